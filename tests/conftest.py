@@ -67,8 +67,11 @@ class CostTable:
         self.seconds[module] = self.seconds.get(module, 0.0) + report.duration
 
     def pytest_sessionfinish(self) -> None:
-        kept = {module: round(seconds, 1) for module, seconds in sorted(self.seconds.items())}
-        COSTS.write_text(json.dumps(kept, indent=0) + "\n", encoding="utf-8")
+        root = COSTS.parent.parent
+        before = json.loads(COSTS.read_text(encoding="utf-8"))
+        kept = {module: seconds for module, seconds in before.items() if (root / module).exists()}
+        kept |= {module: round(seconds, 1) for module, seconds in self.seconds.items()}
+        COSTS.write_text(json.dumps(dict(sorted(kept.items())), indent=0) + "\n", encoding="utf-8")
 
 
 def pytest_configure(config: pytest.Config) -> None:

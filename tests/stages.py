@@ -37,7 +37,8 @@ FOUR = ("-n", "4", *LOAD_FILE)
 TWO = ("-n", "2", *LOAD_FILE)
 """With a Ray each: more of them starve one another."""
 
-CORE = (*FOUR, *(f"--ignore=tests/{folder}" for folder in FOLDERS))
+CORE = (*FOUR, *(f"--ignore=tests/{folder}" for folder in (*FOLDERS, "studies")))
+"""The core imports no study, so a change of the core breaks none: they have a stage of their own."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ STAGES = {
     "core": Stage(arguments=(*CORE, "-m", "not slow"), parts=(CHROMIUM, PROMETHEUS)),
     "one-ray": Stage(arguments=("tests/ray", "-m", "essential"), parts=(CHROMIUM,)),
     "one-vllm": Stage(arguments=("tests/vllm", "-m", "essential"), need=VLLM),
+    "studies": Stage(arguments=(*FOUR, "tests/studies")),
     "slow": Stage(arguments=(*CORE, "-m", "slow"), parts=(CHROMIUM, PROMETHEUS)),
     "ray": Stage(arguments=(*TWO, "tests/ray"), parts=(CHROMIUM, PROMETHEUS)),
     "hosts": Stage(arguments=("tests/hosts",), need=HOSTS, parts=(REDIS,)),

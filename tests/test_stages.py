@@ -18,6 +18,7 @@ from tests.patience import with_longer_limits
         ("docs/routing.md", "tests/test_docs.py"),
         ("actors/planning/tick.py", "tests/actors/test_planner_loop.py"),
         ("tests/interp/test_fit.py", "tests/interp/test_fit.py"),
+        ("headway_studies/recommend/search.py", "tests/studies/test_recommend.py"),
     ],
 )
 def test_a_change_asks_for_the_tests_of_its_part_first(changed: str, wanted: str) -> None:
