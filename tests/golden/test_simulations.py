@@ -1,7 +1,7 @@
 """Generated loads → what `headway simulate` writes with the default policy and the default router.
 
-Each part of the document has a digest of its figures to six digits, so that the machine does not matter. If a
-change is meant, this module run as a script writes the file anew: `python -m tests.golden.test_simulations`.
+Each part of the document has a digest of its figures to six digits, so that the machine does not matter.
+Sentences (`WORDS`) are left out: a figure is no other for being worded anew. If a change is meant, this module run as a script writes the file anew: `python -m tests.golden.test_simulations`.
 """
 
 import json
@@ -35,6 +35,8 @@ SLOW = ("--prefill-speed", "0.25", "--decode-speed", "0.3")
 OF_ALL = ("--routing", "slo", "--ttft-ms", "1500", "--itl-ms", "50", "--max-replicas", "8", *SLOW, "--json")
 OF_A_RUN = {"wall_s"}
 """Keys that are another run's."""
+WORDS = {"summary", "warnings"}
+"""Keys of sentences."""
 
 
 def document(name: str, folder: Path) -> dict[str, Any]:
@@ -46,11 +48,11 @@ def document(name: str, folder: Path) -> dict[str, Any]:
 
 
 def rounded(value: Any) -> Any:
-    """The same with six digits."""
+    """The same with six digits, without sentences."""
     if isinstance(value, float):
         return six(value)
     if isinstance(value, dict):
-        return {key: rounded(each) for key, each in value.items()}
+        return {key: rounded(each) for key, each in value.items() if key not in WORDS}
     return [rounded(each) for each in value] if isinstance(value, list) else value
 
 
