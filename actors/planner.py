@@ -20,8 +20,8 @@ from actors.planning.loop import PlannerLoop
 from actors.planning.settings import SETTINGS, STARTED, Author, RuntimeSettings
 from actors.store import InternalKvStore
 from headway.config import HeadwayConfig
+from headway.planning.decision_text import story
 from headway.planning.history import history
-from headway.planning.story import story
 
 MOST_RECORDS = 1000
 STATUS_S = 0.5
@@ -86,7 +86,7 @@ class Planner:
         return history(self._log.after(after, MOST_RECORDS))
 
     async def story(self, id: int) -> dict[str, list[str]] | None:  # noqa: A002 - as above
-        """The record of that id in words, see `headway.planning.story`; None when there is none."""
+        """The record of that id in words, see `headway.planning.decision_text`; None when there is none."""
         record = self._log.get(id)
         return None if record is None else story(record)
 

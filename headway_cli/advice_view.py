@@ -17,8 +17,8 @@ from headway.planning.documents import (
 from headway.words import duration, money, targets
 from headway_cli.terminal import bold, console, print_facts, print_notes, table
 
-HEAD = ("", "covered", "GPU-hours: real", "planned", "saved", "in time: real", "planned")
-ACTED_HEAD = ("", "covered", "GPU-hours: before", "Headway", "saved", "in time: before", "Headway")
+HEAD = ("", "covered", "GPU-hours: real", "planned", "saved", "within SLO: real", "planned")
+ACTED_HEAD = ("", "covered", "GPU-hours: before", "Headway", "saved", "within SLO: before", "Headway")
 DAY_S = 86400.0
 COVERED = 0.95
 """A window of which less is known says so."""
@@ -50,7 +50,7 @@ def head(found: AdviceDocument) -> list[str]:
     """The columns."""
     return [
         *(ACTED_HEAD if acts(found) else HEAD),
-        *([] if found.price_per_gpu_hour is None else ["money saved"]),
+        *([] if found.price_per_gpu_hour is None else ["cost saved"]),
     ]
 
 
@@ -102,14 +102,14 @@ def _covered(window: AdviceWindow) -> str:
     """The span, and how much of it is known where that is not about all."""
     if window.covered_s >= COVERED * (window.end_at - window.start_at):
         return span(window)
-    return f"the {duration(window.covered_s)} known of {span(window)}"
+    return f"{duration(window.covered_s)} measured of {span(window)}"
 
 
 def _kept(window: AdviceWindow) -> str:
     ours, theirs = window.planned.attainment.value, window.stood.attainment.value
     if ours is None and theirs is None:
-        return "in which no request ended" if window.requests else "in which no request came"
-    return f"with {share(ours)} of the requests in time instead of {share(theirs)}"
+        return "without a finished request" if window.requests else "without a request"
+    return f"with {share(ours)} of requests within their SLO instead of {share(theirs)}"
 
 
 def sentences(found: AdviceDocument) -> Mapping[str, str]:
@@ -117,22 +117,22 @@ def sentences(found: AdviceDocument) -> Mapping[str, str]:
     shown, slo = told(found), found.slo
     window = shown.window
     assert window is not None
-    aim = "" if slo.attainment is None else f", aim {share(slo.attainment)}"
+    wanted = "" if slo.attainment is None else f", target {share(slo.attainment)}"
     lines = {
         "Model": found.model,
         "Time": f"{moment(window.start_at)} to {moment(window.end_at)}, {window.requests:,.0f} requests",
-        "In time": f"{targets((slo.ttft_ms or 0.0) / 1e3, (slo.itl_ms or 0.0) / 1e3)}{aim}",
+        "SLO": f"{targets((slo.ttft_ms or 0.0) / 1e3, (slo.itl_ms or 0.0) / 1e3)}{wanted}",
     }
     if found.pools:
         now = (f"{role} {pool.desired}" for role, pool in found.pools.items())
         lines["Plan now"] = f"{', '.join(now)} (policy {found.policy})"
     if isinstance(shown, ActedDocument):
-        lines["Before"] = f"{fleet_text(shown)}, all the time"
+        lines["Before"] = f"{fleet_text(shown)}, constant"
         if found.start is not None:
             lines["Dry run"] = f"Headway {verdict(found.start, found, forecast=True)}"
     elif found.acting:
         lines["Since then"] = (
-            "the planner acts: nothing is added (planner.advice.against sets what to compare with)"
+            "the planner acts, nothing is added (planner.advice.against names a fleet to compare with)"
         )
     return lines
 
@@ -147,37 +147,34 @@ def notes(found: AdviceDocument) -> Iterator[str]:
     window, acted = told(found).window, acts(found)
     assert window is not None
     if window.saved_share.low is None:
-        yield "too short for a range: it takes 40 minutes"
+        yield "too short for an interval: it takes 40 minutes"
     else:
-        yield (
-            "in brackets: the range of 90 % when the window's stretches of ten minutes are drawn anew; other "
-            "traffic than it had is not in it"
-        )
+        yield "in brackets: 90 % bootstrap interval (blocks of ten minutes), for traffic like this window's"
     if acted:
-        yield "Headway's GPU-hours are those really taken; how the other fleet would have fared is computed"
+        yield "Headway's GPU-hours are measured; the other fleet is simulated"
     elif not found.start_up_known:
         longest = max(found.start_up_s.values(), default=60.0)
         yield (
-            f"no replica has been seen to start, so a start is taken to last {longest:.0f} s; half of it to "
-            "twice as long is in the range (planner.advice.start_up_s sets it)"
+            f"no replica start was observed; {longest:.0f} s are assumed, and the interval covers half to "
+            "twice that (set planner.advice.start_up_s)"
         )
     if window.planned.attainment.value is None:
-        yield "no request ended, so nothing is said of requests in time"
+        yield "no request finished, so there is no attainment"
     elif not window.measured:
-        yield "the source of metrics does not say which requests were in time: both figures are computed"
+        yield "the metrics do not tell which requests met their SLO: both attainments are simulated"
     elif window.replay_error is None:
-        yield "no calm stretch yet in which computed and measured figures can be compared"
+        yield "no stretch without queues yet, so the simulation has not been checked against measurements"
     elif abs(window.replay_error) >= OFF:
         side = "fewer" if window.replay_error < 0.0 else "more"
         yield (
-            f"{share(abs(window.replay_error))} {side} of the requests were in time than engines like these "
-            "explain; the plan's figure is corrected by that"
+            f"{share(abs(window.replay_error))} {side} of the requests met their SLO than the simulation "
+            "explains; the plan's figure is corrected by that"
         )
     span_s = window.end_at - window.start_at
     if window.covered_s < COVERED * span_s:
-        yield f"{duration(span_s - window.covered_s)} of {span(window)} are not known and are left out"
+        yield f"{duration(span_s - window.covered_s)} of {span(window)} were not measured and are left out"
     if found.price_per_gpu_hour is None:
-        yield "no money: planner.advice.price_per_gpu_hour is not set"
+        yield "no cost: planner.advice.price_per_gpu_hour is not set"
 
 
 def spread(figure: Spread, text: Callable[[float | None], str]) -> str:

@@ -39,7 +39,7 @@ OWN: Mapping[str, Mapping[str, str]] = {
         ),
     },
     "Watch": {
-        "status": "Show a running deployment: the verdict, pools, SLO attainment, the last decision and why.",
+        "status": "Show a running deployment: its health, pools, SLO attainment, the last decision and why.",
         "page": "Open the live page of a running deployment in a browser.",
         "request": "Show one request by its id: where it was placed and why, step by step, and how it ended.",
         "decisions": "Show the planner's decisions: what was measured, decided and done, a line each.",

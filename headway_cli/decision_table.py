@@ -1,53 +1,29 @@
 """The decision log as a table: one line a decision, and one for decisions in a row that changed nothing.
 
-    #           time     req/s      in time prefill decode  reached  why
-    5           03:04:05 5.2        98.1 %  1 → 2   3       6.2 s    prefill: more load
-    6-11        03:04:15 4.9-5.3    99.0 %  2       3       –
+    #           time     req/s      SLO     prefill decode  reached  why
+    5           03:04:05 5.2        98.1 %  1 → 2   3       6.2 s    Prefill needs 2. Decode needs 3.
+    6-11        03:04:15 4.9-5.3    99.0 %  2       3       –        Prefill needs 1; keeping 2 for now. ...
 
-A folded line has the time of its first decision, the range of requests per second and the least attainment.
+A folded line has the time of its first decision, the range of requests per second, the least attainment and
+the reason of its last decision.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from headway.planning import Role
-from headway.planning.record_figures import (
-    HELD,
-    LESS_LOAD,
-    LIMITED,
-    MORE_LOAD,
-    NO_DATA,
-    QUEUE,
-    UNCHANGED,
-    changes,
-    needed_replicas,
-    reason_codes,
-)
-from headway.planning.records import (
-    DRY_RUN,
-    PENDING,
-    REFUSED,
-    UNREACHABLE,
-    DecisionRecord,
-)
-from headway.planning.story import answer_text
-from headway.planning.verdict import limits_by_role
+from headway.planning.decision_text import answer_text
+from headway.planning.record_figures import HELD, UNCHANGED, changes, reason_codes
+from headway.planning.records import DRY_RUN, PENDING, REFUSED, UNREACHABLE, DecisionRecord
 from headway.words import clock, percent
 
-CAUSES: Mapping[str, str] = {
-    NO_DATA: "nothing measured",
-    QUEUE: "requests wait",
-    MORE_LOAD: "more load",
-    LESS_LOAD: "less load",
-    HELD: "fewer would do, held for now",
-}
 ANSWERS: Mapping[str | None, str] = {
     DRY_RUN: "dry run",
-    PENDING: "waits",
+    PENDING: "waiting",
     REFUSED: "refused",
     UNREACHABLE: "not sent",
 }
-HEAD = ("#", "time", "req/s", "in time")
+HEAD = ("#", "time", "req/s", "SLO")
 WIDTHS = (11, 8, 10, 7)
 REACHED = 8
 POOL = 7
@@ -84,7 +60,7 @@ class DecisionTable:
             percent(min(attained)) if attained else "–",
             *(_pool(first, role) for role in self._roles),
             _reached(last, last.id == newest),
-            cause(last),
+            _refusal(last) or last.summary,
         ])  # fmt: skip
 
     def _joined(self, cells: Sequence[str]) -> str:
@@ -107,35 +83,9 @@ def folded(records: Iterable[DecisionRecord]) -> Iterator[Fold]:
         yield list(group)
 
 
-def cause(record: DecisionRecord) -> str:
-    """Why the targets are as they are, or were not taken, in some words; empty if there is nothing to say."""
-    if answer := _refusal(record):
-        return answer.partition(": ")[2]
-    limits = limits_by_role(record.reasons.get("limits") or (), record.targets)
-    roles: dict[str, list[str]] = {}
-    for role, code in reason_codes(record).items():
-        if code == NO_DATA:
-            health = record.measured.health
-            return f"{CAUSES[NO_DATA]}: {health.detail or health.status}"
-        if words := _words(record, role, code, limits.get(role)):
-            roles.setdefault(words, []).append(role)
-    return "; ".join(f"{', '.join(of)}: {words}" for words, of in roles.items())
-
-
-def _words(record: DecisionRecord, role: Role, code: str, limit: str | None) -> str:
-    """The reason of one pool. That the targets were cut says nothing of a pool that no limit names."""
-    if code != LIMITED:
-        # A dry run plans for a fleet of its own, and that is where they wait.
-        where = " in the plan's own fleet" if code == QUEUE and record.dry_run else ""
-        return CAUSES.get(code, "") + where
-    if limit is not None:
-        return f"needs {needed_replicas(record).get(role, 'more')} ({limit})"
-    raised = record.targets[role] > record.previous_targets.get(role, record.targets[role])
-    return CAUSES[MORE_LOAD] if raised else ""
-
-
 def _refusal(record: DecisionRecord) -> str:
-    return "" if record.dry_run else answer_text(record.connector)
+    """Why the targets were not set; empty if they were, and for a dry run."""
+    return "" if record.dry_run else answer_text(record.connector).partition(": ")[2]
 
 
 def _sameness(record: DecisionRecord) -> tuple[object, ...]:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from json import dumps
 from typing import Annotated, Any
 
+from headway.planning.decision_text import story
 from headway.planning.records import DecisionRecord
-from headway.planning.story import story
 from headway.words import clock
 from headway_cli.control import KEY_VARIABLE, ControlClient, KeyVariable, UrlOption, client, parse
 from headway_cli.decision_table import DecisionTable, roles_of

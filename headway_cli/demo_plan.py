@@ -66,7 +66,7 @@ SETTINGS = {
     "gateway.request_timeout_s": 60.0,
 }
 """TTFT and ITL targets are 300 ms and 9.5 ms at the profile's own speed. A day's load passes in minutes, and
-so the planner's own times are those of minutes, too. Its loss budget is stricter than the aim, as engines,
+so the planner's own times are those of minutes, too. Its loss budget is stricter than the target, as engines,
 gateway and replay share this machine's cores."""
 
 

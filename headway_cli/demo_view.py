@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from headway.planning import Role, decision_interval_s
+from headway.planning.decision_text import targets_text
 from headway.planning.documents import LastDecision
 from headway.planning.records import DecisionRecord
-from headway.planning.story import targets_text
 from headway.words import clock, milliseconds, percent
 from headway_cli.decisions import print_story
 from headway_cli.demo_plan import SPEED, DemoPlan
@@ -53,7 +53,7 @@ def print_plan(plan: DemoPlan) -> None:
     out.print(
         f"SLO         TTFT {slo.ttft_ms:g} ms, ITL {slo.itl_ms:g} ms "
         f"({slo.ttft_ms * SPEED:g} and {slo.itl_ms * SPEED:g} ms at the profile's speed), "
-        f"aim {percent(slo.attainment)}; a decision every {decision_interval_s(plan.config.planner):g} s"
+        f"target {percent(slo.attainment)}; a decision every {decision_interval_s(plan.config.planner):g} s"
     )
 
 
@@ -175,7 +175,7 @@ def facts(result: DemoResult) -> dict[str, str]:
     return {
         "Requests": f"{tally.requests:,}: {ended}",
         "Attainment": f"{percent(tally.attainment)} within TTFT {slo.ttft_ms:g} ms and "
-        f"ITL {slo.itl_ms:g} ms, aim {percent(slo.attainment)}",
+        f"ITL {slo.itl_ms:g} ms, target {percent(slo.attainment)}",
         "TTFT": f"p50 {milliseconds(ttft['p50'])} ms, p95 {milliseconds(ttft['p95'])} ms",
         "ITL": f"p50 {milliseconds(itl['p50'])} ms, p95 {milliseconds(itl['p95'])} ms",
         "Replicas": f"{reached}; {len(result.decisions)} decisions",

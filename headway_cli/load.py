@@ -146,9 +146,9 @@ def run_load(job: LoadJob) -> tuple[dict[str, Any], bool]:
     given = {name: value for name, value in given.items() if value is not None}
     key = os.environ.get(job.options.api_key_env)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        promised = {} if job.options.config else runner.run(fetch_slo(job.url, key))
+        stated = {} if job.options.config else runner.run(fetch_slo(job.url, key))
         config = load_config(
-            job.options.config, {f"slo.{name}": value for name, value in promised.items()} | given
+            job.options.config, {f"slo.{name}": value for name, value in stated.items()} | given
         )
         model = job.options.model or runner.run(fetch_models(job.url, key))[0]
         plan = _plan(job, config, model, key)
@@ -156,9 +156,7 @@ def run_load(job: LoadJob) -> tuple[dict[str, Any], bool]:
         tally, interrupted = runner.run(_replay(job, plan))
     document = _document(job, plan, config, tally, began)
     if not job.options.config and len(given) < 2:
-        whose = (
-            "those that the server promises" if promised else "Headway's defaults, as the server states none"
-        )
+        whose = "those of the server" if stated else "Headway's defaults, as the server states none"
         document["notes"] = [*document["notes"], f"The targets that were not given are {whose}."]
     return document, interrupted
 

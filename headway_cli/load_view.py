@@ -26,7 +26,7 @@ def load_figures(document: Mapping[str, Any]) -> dict[str, str]:
     return {
         "Requests": f"{document['requests']:,} in {duration(document['duration_s'])}: {ended or 'none'}",
         "Attainment": f"{percent(document['attainment'])} within "
-        f"{targets(slo['ttft_s'], slo['itl_s'], ' and ')}, aim {percent(slo['attainment'])}",
+        f"{targets(slo['ttft_s'], slo['itl_s'], ' and ')}, target {percent(slo['attainment'])}",
         "Goodput": f"{document['goodput_rps']:.4g} requests/s",
         "Tokens": f"{document['input_tokens']:,} in, {document['output_tokens']:,} out",
         "Send lag": f"p99 {milliseconds(lag['p99'])} ms, highest {milliseconds(lag['max'])} ms",

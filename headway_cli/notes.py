@@ -94,7 +94,7 @@ def without_forecast(plan: Plan) -> Iterator[str]:
 
 
 def tighter_classes(plan: Plan) -> Iterator[str]:
-    """That the policy sizes fleets by the deployment's SLO alone, where a class is promised more."""
+    """That the policy sizes fleets by the deployment's SLO alone, where a class has a tighter one."""
     slo = plan.config.slo
     tighter = [
         name
@@ -104,7 +104,7 @@ def tighter_classes(plan: Plan) -> Iterator[str]:
     if tighter and plan.kind.fixed_fleet is None and not plan.kind.classes:
         yield (
             f"slo.classes: {plan.policy.name} plans for slo.ttft_ms and slo.itl_ms, not for the tighter "
-            f"promises of {', '.join(tighter)}; set slo to the tightest that must hold"
+            f"SLOs of {', '.join(tighter)}; set slo to the tightest that must hold"
         )
 
 

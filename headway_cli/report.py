@@ -154,6 +154,6 @@ OWN = (
 
 
 def kinds() -> Sequence[Kind]:
-    """This package's kinds, and those of entry points of `headway.reports`: each a tuple of Kind."""
+    """The kinds of this package and of others: an entry point of `headway.reports` is a tuple of Kind."""
     point = ExtensionPoint("headway.reports", "package with reports", {})
     return (*OWN, *(kind for package in point.names() for kind in point.load(package)))

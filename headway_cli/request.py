@@ -73,8 +73,8 @@ def _ended(record: Document) -> str:
 
 def _beside(record: Document, name: str) -> str:
     """A latency beside its SLO."""
-    promised = record["slo"][name]
-    target = "" if promised is None else f" of {milliseconds(promised)}"
+    limit_s = record["slo"][name]
+    target = "" if limit_s is None else f" of {milliseconds(limit_s)}"
     return f"{milliseconds(record[name])}{target} ms"
 
 

@@ -14,8 +14,8 @@ TPOT_IS = (
     "ITL is each gap between two tokens; TPOT is one request's mean gap, (E2E − TTFT) / (output tokens − 1)."
 )
 BOUND_IS = (
-    "the GPU-hours if every GPU worked all the time at its best throughput within the targets, and GPUs came "
-    "in fractions. No fleet can do with less."
+    "the GPU-hours if every GPU always ran at its best throughput within the targets, and GPUs came in "
+    "fractions. No fleet needs less."
 )
 QUANTILES = ("mean", "p50", "p90", "p95", "p99")
 
@@ -39,7 +39,7 @@ COMPARED: Mapping[str, Callable[[SimulationReport], str]] = {
     "GPU-hours": lambda row: f"{row.gpu_hours:.4g}",
     "× bound": lambda row: "n/a" if row.fluid_bound_ratio is None else f"{row.fluid_bound_ratio:.2f}",
     "changes": lambda row: f"{row.scale_events:,}",
-    "of these back": lambda row: f"{row.direction_reversals:,}",
+    "reversals": lambda row: f"{row.direction_reversals:,}",
     "TTFT p99": lambda row: milliseconds(row.ttft_s.p99),
     "ITL p99": lambda row: milliseconds(row.itl_s.p99),
 }
@@ -69,28 +69,28 @@ def figures(report: SimulationReport) -> dict[str, str]:
     slo = report.slo
     counts = {"completed": report.completed, "failed": report.failed, "shed": report.shed}
     ended = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
-    promised = targets(slo.ttft_s, slo.itl_s, " and ")
+    within = targets(slo.ttft_s, slo.itl_s, " and ")
     if report.classes is not None:
-        promised = "what their classes are promised"
+        within = "the SLOs of their classes"
     return {
         "Requests": f"{report.requests:,} in {duration(report.simulated_s)}: {ended}",
-        "Attainment": f"{percent(report.attainment)} within {promised}, aim {percent(slo.attainment)}, "
+        "Attainment": f"{percent(report.attainment)} within {within}, target {percent(slo.attainment)}, "
         f"attainable {percent(report.attainable)}",
         "Goodput": f"{report.goodput_rps:.4g} requests/s",
         "GPU-hours": f"{report.gpu_hours:.4g}, {ratio(report.fluid_bound_ratio)} "
-        f"what any fleet needs at least (fluid bound: {report.fluid_bound_gpu_hours:.4g})",
+        f"the least any fleet needs (fluid bound: {report.fluid_bound_gpu_hours:.4g})",
         "Fleet": movement(report),
     }
 
 
 def movement(report: SimulationReport) -> str:
-    """`prefill 2 to 5, decode 4; 3 changes, 1 of them back`: desired counts per role, and their changes."""
+    """`prefill 2 to 5, decode 4; 3 changes, 1 reversal`: desired counts per role, and their changes."""
     parts = []
     for role, series in report.replicas.items():
         low, high = min(series.desired), max(series.desired)
         parts.append(f"{role} {low:g}" if low == high else f"{role} {low:g} to {high:g}")
     events, reversals = report.scale_events, report.direction_reversals
-    return f"{', '.join(parts)}; {plural(events, 'change')}, {reversals:,} of them back"
+    return f"{', '.join(parts)}; {plural(events, 'change')}, {plural(reversals, 'reversal')}"
 
 
 def latency_table(latencies: Mapping[str, object]) -> RenderableType:
@@ -124,12 +124,12 @@ def print_comparison(
     trace, slo = first.trace, first.slo
     title = scaled(trace.name, trace.rate_scale)
     out.print(bold(f"{title}, {plural(trace.requests, 'request')}, profile {first.profile}"))
-    aims = f"{targets(slo.ttft_s, slo.itl_s)}, aim {percent(slo.attainment)}"
+    wanted = f"{targets(slo.ttft_s, slo.itl_s)}, target {percent(slo.attainment)}"
     bound = f"no fleet needs less than {first.fluid_bound_gpu_hours:.4g} GPU-hours (fluid bound)"
-    out.print(Text(f"{aims}, attainable {percent(first.attainable)}; {bound}"))
+    out.print(Text(f"{wanted}, attainable {percent(first.attainable)}; {bound}"))
     out.print(_comparison_table(rows))
     if fixed:
-        out.print(bold(f"Fixed fleets that no other of {tried} beats in both attainment and cost"))
+        out.print(bold(f"Fixed fleets that none of {tried} beats in both attainment and cost"))
         out.print(_comparison_table(fixed))
     print_notes(common_notes(list(rows.values())), out)
 

@@ -1,4 +1,4 @@
-"""`headway status` and `page`: verdict, pools, attainment, the last decision and why, how all parts are."""
+"""`headway status` and `page`: health, pools, attainment, the last decision and why, all components."""
 
 import webbrowser
 from collections.abc import Iterator, Mapping
@@ -13,6 +13,7 @@ from rich.text import Text
 
 from headway.engine.refinement import difference
 from headway.planning import Role
+from headway.planning.decision_text import answer_text, measured_text, reached_text, targets_text
 from headway.planning.documents import (
     ChangeFigures,
     PoolStatus,
@@ -21,7 +22,6 @@ from headway.planning.documents import (
     StatusDocument,
 )
 from headway.planning.records import ClassFigures, LatencyFigures, MeasuredFigures, SloFigures
-from headway.planning.story import answer_text, measured_text, reached_text, targets_text
 from headway.words import clock, milliseconds, moment, percent, plural, shown
 from headway_cli.advice_view import acts, fleet_text, verdict
 from headway_cli.control import KEY_VARIABLE, ControlClient, KeyVariable, UrlOption, client, parse
@@ -45,10 +45,10 @@ def status(
     json: Annotated[bool, switch("--json", "Print the document as the server sends it.")] = False,
     watch: Annotated[bool, switch("--watch", "Show it once a second until Ctrl-C.")] = False,
     check: Annotated[
-        bool, switch("--check", "Print the verdict alone; exit with 1 where somebody should look.")
+        bool, switch("--check", "Print the health alone; exit with 1 where somebody should look.")
     ] = False,
 ) -> int:
-    """Show a running deployment: the verdict, pools, SLO attainment, the last decision and why."""
+    """Show a running deployment: its health, pools, SLO attainment, the last decision and why."""
     server = client(url, api_key_env)
     if json:
         print(dumps(server.get(PATH), indent=1))
@@ -65,7 +65,7 @@ def status(
 
 def _checked(document: StatusDocument) -> int:
     if document.verdict is None:
-        raise CliError("the server gives no verdict: it is of an older version")
+        raise CliError("the server reports no health: it runs an older version")
     print(document.verdict.text)
     return 0 if document.verdict.well else UNWELL
 
@@ -108,7 +108,7 @@ def status_view(document: StatusDocument, url: str) -> RenderableType:
 
 
 def verdict_lines(document: StatusDocument) -> Iterator[Text]:
-    """The verdict, red where somebody should look."""
+    """The health, red where somebody should look."""
     if document.verdict is not None:
         yield Text(document.verdict.text, style="bold green" if document.verdict.well else "bold red")
 
@@ -120,7 +120,7 @@ def engine_lines(document: StatusDocument) -> Iterator[Text]:
         speed = "" if scale in (None, 1.0) else f", at {scale:g} × the speed of its profile"
         yield Text(SIMULATED + speed, style="bold yellow")
     if document.planner.dry_run:
-        yield Text("dry run: decisions are logged, nothing is set", style="bold yellow")
+        yield Text("dry run: decisions are logged, nothing is scaled", style="bold yellow")
 
 
 def planner_facts(document: StatusDocument) -> dict[str, str]:
@@ -140,14 +140,14 @@ def planner_facts(document: StatusDocument) -> dict[str, str]:
         acted = advice.acted if acts(advice) else None
         whole = (advice if acted is None else acted).day
         if whole is not None and (acted is not None or not advice.acting):
-            beside = "" if acted is None else f", beside {fleet_text(acted)} all the time"
+            beside = "" if acted is None else f", compared with a constant {fleet_text(acted)}"
             facts["Its plan" if acted is None else "Headway"] = (
                 f"{verdict(whole, advice)}{beside}; `headway advise` has more"
             )
     if last is not None:
         made = f"#{last.id} at {clock(last.created_at)}: {targets_text(last.targets)}"
         facts["Decision"] = f"{made}; {answer_text(document.connector) or reached_text(last)}"
-        facts["Why"] = last.summary or "not said"
+        facts["Why"] = last.summary or "no reason given"
         if edits := edits_text(document):
             facts["Others"] = edits
         if last.missing:
@@ -160,14 +160,14 @@ def planner_facts(document: StatusDocument) -> dict[str, str]:
 
 
 def edits_text(document: StatusDocument) -> str:
-    """Counts that others have set, and other controllers; empty where there are none."""
-    said = [
-        f"{edit.role} is {edit.found}, not {edit.ours}, by {edit.by or 'others'} at "
+    """Counts set by someone else, and other controllers; empty if there are none."""
+    edits = [
+        f"{edit.role} set to {edit.found} (ours: {edit.ours}) by {edit.by or 'someone else'} at "
         f"{clock(edit.changed_at or edit.seen_at)}, "
-        + (f"left so until {clock(edit.left_until)}" if edit.left_until else "to be overruled")
+        + (f"kept until {clock(edit.left_until)}" if edit.left_until else "will be reset")
         for edit in document.connector.foreign_edits
     ]
-    return "; ".join([*said, *document.connector.rivals])
+    return "; ".join([*edits, *document.connector.rivals])
 
 
 def load_facts(document: StatusDocument) -> dict[str, str]:
@@ -176,8 +176,8 @@ def load_facts(document: StatusDocument) -> dict[str, str]:
     facts = {
         "SLO": f"TTFT {shown(slo.ttft_ms)} ms, ITL {shown(slo.itl_ms)} ms: "
         f"{percent(attained.last_interval)} in the last interval, "
-        f"{percent(attained.total)} in total, aim {percent(slo.attainment)}"
-        + (", judged by TTFT alone" if attained.ttft_only else "")
+        f"{percent(attained.total)} in total, target {percent(slo.attainment)}"
+        + (", by TTFT alone" if attained.ttft_only else "")
     }
     if measured := document.measured:
         span_s = (measured.end_s or 0.0) - (measured.start_s or 0.0)
@@ -201,28 +201,28 @@ def replicas_text(document: StatusDocument) -> str:
         ready = document.pools[role].ready if role in document.pools else None
         of = "" if ready is None else f" of {ready}"
         words += [
-            f"1{of} {role} replicas ({one.replica}) takes {one.slowness:g} times as long as the others "
+            f"1{of} {role} replicas ({one.replica}) has taken {one.slowness:g} times as long as the others "
             f"since {clock(one.since_s)}"
             for one in differing
         ]
         if (held := slow.get(role)) and held.slowness:
             share = sum(held.worth) / len(held.slowness)
             words.append(
-                f"slow ones do {percent(share)} of what others do, {held.lacking} more held for them"
+                f"slow ones do {percent(share)} of the work of others; keeping {held.lacking} more to make up"
             )
     return "; ".join(words)
 
 
 def forecast_text(document: StatusDocument) -> str:
-    """The requests of the next interval, with their range and the error of late; empty without a forecast."""
+    """The requests of the next interval, with their range and the recent error; empty without a forecast."""
     last = document.last_decision
     forecast = None if last is None else last.forecast
     if last is None or forecast is None or forecast.requests is None:
         return ""
     low, high = forecast.requests_low, forecast.requests_high
-    band = "" if low is None or high is None else f", {shown(low)} to {shown(high)} in 9 of 10 cases"
+    band = "" if low is None or high is None else f", 90 % interval {shown(low)} to {shown(high)}"
     error = last.forecast_error
-    missed = "" if error is None else f"; the last ones were off by {percent(round(error, 3))}"
+    missed = "" if error is None else f"; recent error {percent(round(error, 3))}"
     return f"{shown(forecast.requests)} requests in the next interval{band}{missed}"
 
 
@@ -243,13 +243,13 @@ def author_text(change: ChangeFigures | None) -> str:
 
 
 def engines_text(refined: RefinedFigures) -> str:
-    """By phase how the engines differ from their profile, and since when; what is near it is as profiled."""
+    """How each phase differs from the profile, and since when."""
     words = []
     for phase, factor in refined.factors.items():
         since_s = refined.since.get(phase)
         since = "" if since_s is None else f" since {clock(since_s)}"
-        said = difference(phase, factor)
-        words.append(f"{said}{since}, the plan is corrected" if said else f"{phase} as profiled")
+        differs = difference(phase, factor)
+        words.append(f"{differs}{since}; the plan accounts for it" if differs else f"{phase} as profiled")
     return "; ".join(words) or "as profiled"
 
 
@@ -267,7 +267,7 @@ def pool_table(pools: Mapping[Role, PoolStatus]) -> RenderableType:
     return table(("pool", *COUNTS, "KV usage", "range"), rows, dense=False)
 
 
-LATENCIES = ("TTFT p50/p95/p99", "aim", "ITL p50/p95/p99", "aim")
+LATENCIES = ("TTFT p50/p95/p99", "target", "ITL p50/p95/p99", "target")
 
 
 def latency_tables(document: StatusDocument) -> Iterator[RenderableType]:
@@ -281,7 +281,7 @@ def latency_tables(document: StatusDocument) -> Iterator[RenderableType]:
         own = slo.of_class(name)
         counts = (name, shown(found.requests), percent(found.attainment), percent(own.attainment))
         rows.append((*counts, *latency_cells(found, own)))
-    yield table(("requests", "came", "in time", "promised", *LATENCIES), rows)
+    yield table(("class", "requests", "within SLO", "target", *LATENCIES), rows)
 
 
 def latency_cells(found: MeasuredFigures | ClassFigures, slo: SloFigures) -> tuple[str, ...]:
@@ -296,12 +296,12 @@ def _quantiles(latency: LatencyFigures) -> str:
 
 
 def component_lines(document: StatusDocument) -> Iterator[Text]:
-    """One line per component that is not well; one line if all are."""
+    """One line per unhealthy component; one line if all are healthy."""
     ill = {name: each for name, each in document.components.items() if not each.ok}
     if document.components and not ill:
-        yield Text(f"All parts are well: {', '.join(document.components)}")
+        yield Text(f"All components healthy: {', '.join(document.components)}")
     for name, each in ill.items():
-        yield Text(f"{name}: {each.detail or 'not well'}", style="bold red")
+        yield Text(f"{name}: {each.detail or 'unhealthy'}", style="bold red")
     if document.restarts:
         yield Text(f"Restarted: {', '.join(restart_text(*each) for each in document.restarts.items())}")
 
@@ -313,13 +313,13 @@ def restart_text(part: str, found: RestartFigures) -> str:
 
 
 def host_lines(document: StatusDocument) -> Iterator[Text]:
-    """One line per host that is not well or was not of late, and one while Ray's GCS is away."""
+    """One line per host that is or was recently unhealthy, and one while Ray's GCS is away."""
     if (away_s := document.gcs_away_since_s) is not None:
-        text = f"Ray's GCS has not answered since {clock(away_s)}: nothing is stored or started meanwhile"
+        text = f"Ray's GCS has not answered since {clock(away_s)}: nothing can be stored or started"
         yield Text(text, style="bold red")
     for host in document.hosts:
-        ran = ", ".join(host.ran) or "nothing of ours"
+        ran = ", ".join(host.ran) or "nothing of Headway's"
         back = "" if host.back_s is None else f" until {clock(host.back_s)}, back now"
         state = "away" if back else host.state
-        said = f"Host {host.address}: {state} since {clock(host.since_s)}{back}; on it: {ran}"
-        yield Text(said, style="yellow" if back else "bold red")
+        text = f"Host {host.address}: {state} since {clock(host.since_s)}{back}; it ran {ran}"
+        yield Text(text, style="yellow" if back else "bold red")

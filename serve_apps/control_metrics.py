@@ -5,14 +5,13 @@
     registry.register(ControlMetrics(model, feed))
     await feed.refresh()                # before a scrape; returns in time, whatever the planner does
 
-A scrape never waits longer than `WAIT_S` for the planner: what it said last is shown, with its age
-(`headway_status_age_seconds`), and after `FORGET_S` nothing but that age and `headway_control_plane_up`, so
-that an autoscaler that goes by these figures sees them end instead of standing still. One question at a time
-is on its way, and none while the last answer is younger than `FRESH_S`.
+A scrape waits at most `WAIT_S` for the planner, then shows its last status, with its age
+(`headway_status_age_seconds`); after `FORGET_S` only that age and `headway_control_plane_up`, so that an
+autoscaler on these figures sees them end instead of standing still. One question at a time is in flight, and
+none while the last answer is younger than `FRESH_S`.
 
-A number that the planner does not know has no sample. The windows of attainment are `interval`, the last
-one, and `total`. Burn is the share of requests that missed their SLO over the share that may: 1 uses the
-error budget up exactly.
+An unknown number has no sample. The windows of attainment are `interval`, the last
+one, and `total`. Burn is the share of the error budget used: 1 is all of it.
 """
 
 import asyncio
@@ -29,8 +28,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from starlette.responses import Response
 
+from headway.planning.health import State
 from headway.planning.records import ANSWERS, DRY_RUN
-from headway.planning.verdict import State
 
 logger = logging.getLogger("ray.serve")
 
@@ -48,7 +47,7 @@ MS = 1e-3
 BOUNDS = ("low", "value", "high")
 SAVED = (
     ("saved_gpu_seconds", "saved_gpu_hours", 3600.0, "seconds of GPUs"),
-    ("saved_ratio", "saved_share", 1.0, "share of the GPUs that stood there"),
+    ("saved_ratio", "saved_share", 1.0, "share of the real fleet's GPUs"),
     ("saved_cost", "saved_cost", 1.0, "in planner.advice.currency"),
 )
 """End of the name, the window's key, factor and unit of each figure of an advice."""
@@ -126,13 +125,13 @@ class ControlMetrics(Collector):
         known = document is not None and age_s < FORGET_S
         yield self._gauge("headway_control_plane_up", "1 while the planner answers", float(known))
         if document is not None:
-            yield self._gauge("headway_status_age_seconds", "Age of what the planner said last", age_s)
+            yield self._gauge("headway_status_age_seconds", "Age of the planner's last status", age_s)
         if document is None or not known:
             return
         said = (document.get("verdict") or {}).get("state")
         verdicts = (((state,), float(state == said)) for state in (VERDICTS if said else ()))
         yield self._labelled(
-            "headway_verdict", "1 for the state in the verdict, as on the live page", ("state",), verdicts
+            "headway_verdict", "1 for the state of health, as on the live page", ("state",), verdicts
         )
         yield from self._planner(document)
         yield from self._pools(document)
@@ -202,7 +201,7 @@ class ControlMetrics(Collector):
         connector: Document = document.get("connector") or {}
         edited = {edit["role"] for edit in connector.get("foreign_edits") or ()}
         edits = (((role,), float(role in edited)) for role in pools)
-        text = "1 while the pool's count is one that others set"
+        text = "1 while someone else set the pool's count"
         yield self._labelled("headway_foreign_edits", text, ("role",), edits)
         text = "Other controllers of the same counts, such as an HPA"
         yield self._gauge("headway_rival_controllers", text, float(len(connector.get("rivals") or ())))
@@ -225,10 +224,10 @@ class ControlMetrics(Collector):
         yield self._labelled("headway_decision_status", text, ("status",), answers)
         missing: Document = last.get("missing") or {}
         lacking = (((role,), float((missing.get(role) or {}).get("replicas", 0))) for role in targets)
-        text = "Replicas that were ordered and do not come"
+        text = "Replicas that were ordered and never became ready"
         yield self._labelled("headway_capacity_missing_replicas", text, ("role",), lacking)
         lost = (((role,), (missing.get(role) or {}).get("lost_share")) for role in targets)
-        text = "Share of the requests that is lost for want of them"
+        text = "Share of requests lost for want of them"
         yield self._labelled("headway_capacity_missing_lost_ratio", text, ("role",), lost)
         expected = (((role,), value) for role, value in (last.get("expected_replicas") or {}).items())
         text = "Policy headway: work expected until a new replica serves, in replicas"
@@ -244,7 +243,7 @@ class ControlMetrics(Collector):
             (),
             iter(rates),
         )
-        text = "Error of the last 60 forecasts of requests: sum of absolute errors over the sum of what came"
+        text = "Error of the last 60 forecasts of requests: sum of absolute errors over the sum of arrivals"
         yield self._gauge("headway_forecast_error_ratio", text, last.get("forecast_error"))
         rates = (((), _ratio(measured.get("requests"), span_s)),)
         yield self._labelled(
@@ -269,23 +268,25 @@ class ControlMetrics(Collector):
             ("class", "of"),
             targets,
         )
-        aims = {name: each.get("attainment") or slo.get("attainment") for name, each in classes.items()}
-        stated = (((name,), aim) for name, aim in aims.items())
-        text = "Share of the requests that shall meet their SLO"
+        wanted = {name: each.get("attainment") or slo.get("attainment") for name, each in classes.items()}
+        stated = (((name,), share) for name, share in wanted.items())
+        text = "Target: share of requests that should meet their SLO"
         yield self._labelled("headway_slo_attainment_target_ratio", text, ("class",), stated)
-        attained = self._attained(document, aims)
+        attained = self._attained(document, wanted)
         shares = (((name, window), share) for (name, window), share in attained.items())
-        text = "Share of the requests that met it, in the last interval or in total; classes in total"
+        text = "Share of requests that met their SLO, in the last interval or in total; classes in total"
         yield self._labelled("headway_slo_attainment_ratio", text, ("class", "window"), shares)
-        burns = (((name, window), _burn(share, aims.get(name))) for (name, window), share in attained.items())
-        text = "Requests that missed their SLO over those that may: 1 uses the error budget up"
+        burns = (
+            ((name, window), _burn(share, wanted.get(name))) for (name, window), share in attained.items()
+        )
+        text = "Share of the error budget used: 1 is all of it"
         yield self._labelled("headway_slo_error_budget_burn_ratio", text, ("class", "window"), burns)
 
-    def _attained(self, document: Document, aims: Mapping[str, Any]) -> dict[tuple[str, str], float | None]:
+    def _attained(self, document: Document, wanted: Mapping[str, Any]) -> dict[tuple[str, str], float | None]:
         said: Document = document.get("attainment") or {}
         found = {(ALL, INTERVAL): said.get("last_interval"), (ALL, TOTAL): said.get("total")}
         for name, (met, missed) in self._judged().items():
-            if name in aims:
+            if name in wanted:
                 found[name, TOTAL] = _ratio(met, met + missed)
         return found
 
@@ -294,25 +295,25 @@ class ControlMetrics(Collector):
         last: Document = document.get("last_decision") or {}
         seen = {**(document.get("seen_at") or {}), "decision": last.get("created_at")}
         ages = (((name,), _age(now_s, at_s)) for name, at_s in seen.items())
-        text = "Age of what the planner goes by, and of its last decision"
+        text = "Age of the planner's inputs and of its last decision"
         yield self._labelled("headway_input_age_seconds", text, ("input",), ages)
         parts: Document = document.get("components") or {}
         well = (((name,), float(bool(part.get("ok")))) for name, part in parts.items())
-        text = "1 for an actor or the connector that answered when it was asked last"
+        text = "1 for an actor or the connector that answered last time"
         yield self._labelled("headway_component_up", text, ("component",), well)
 
     def _advice(self, advice: Document) -> Iterator[Metric]:
         windows = _windows(advice)
-        forecast = "Advice: what the plan of a dry run would have saved, with a 90 % range"
+        forecast = "What the plan of a dry run would have saved, with a 90 % interval"
         yield from self._saved("headway_advice_", forecast, windows)
-        acting = "What acting has saved beside the fleet that stood there before"
+        acting = "What acting has saved, compared with the fleet before"
         yield from self._saved("headway_acting_", acting, _windows(advice.get("acted") or {}))
         attained = (
             ((name, fleet), ((window.get(fleet) or {}).get("attainment") or {}).get("value"))
             for name, window in windows.items()
             for fleet in ("stood", "planned")
         )
-        text = "Attainment of the fleet that stood there and of the planned one"
+        text = "Attainment of the real fleet and of the planned one"
         yield self._labelled("headway_advice_attainment_ratio", text, ("window", "fleet"), attained)
 
     def _saved(self, prefix: str, text: str, windows: Mapping[str, Document]) -> Iterator[Metric]:
@@ -362,8 +363,8 @@ def _difference(end: float | None, start: float | None) -> float | None:
     return None if end is None or start is None else end - start
 
 
-def _burn(share: float | None, aim: float | None) -> float | None:
-    return None if share is None or aim is None or aim >= 1.0 else (1.0 - share) / (1.0 - aim)
+def _burn(share: float | None, target: float | None) -> float | None:
+    return None if share is None or target is None or target >= 1.0 else (1.0 - share) / (1.0 - target)
 
 
 def _age(now_s: float, at_s: float | None) -> float | None:

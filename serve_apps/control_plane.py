@@ -31,7 +31,7 @@ from actors.virtual_connector import (
 )
 from headway.config import ConfigError, HeadwayConfig, load_config
 from headway.planning.documents import StatusDocument
-from headway.planning.verdict import verdict
+from headway.planning.health import health
 from serve_apps.control_api import NeverIssued, NotFound, Unavailable, control_routes, scaling_routes
 from serve_apps.faults import InvalidRequest, Shed
 
@@ -180,8 +180,8 @@ def control_plane_routes(config: HeadwayConfig, plane: ActorControlPlane) -> lis
 
 
 def judged(status: Document, now_s: float) -> Document:
-    """The status document with its verdict."""
-    found = verdict(StatusDocument.model_validate(status), now_s)
+    """The status document with its health, under `verdict`."""
+    found = health(StatusDocument.model_validate(status), now_s)
     return {"verdict": {"state": found.state, "text": found.text, "well": found.well}, **status}
 
 

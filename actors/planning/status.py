@@ -140,14 +140,14 @@ def status_document(context: PlannerContext, state: PlannerState, loop: LoopCoun
 def _classes_missed_since(
     slo: SloSettings, state: PlannerState, records: Sequence[DecisionRecord]
 ) -> dict[str, float | None]:
-    """Of the classes that missed their promise in the last interval."""
+    """Of the classes below their target in the last interval."""
     targets = SloFigures.model_validate(slo.model_dump())
     measured = {} if state.measured is None else state.measured.classes
-    aims = {name: targets.of_class(name).attainment or 1.0 for name in measured}
+    wanted = {name: targets.of_class(name).attainment or 1.0 for name in measured}
     return {
-        name: missed_since(records, aims[name], name)
+        name: missed_since(records, wanted[name], name)
         for name, figures in measured.items()
-        if figures.attainment is not None and figures.attainment < aims[name]
+        if figures.attainment is not None and figures.attainment < wanted[name]
     }
 
 

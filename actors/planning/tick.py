@@ -33,6 +33,7 @@ from actors.store import StoreAway
 from headway.config import HeadwayConfig
 from headway.planning import Decision, Observation, Policy, PoolState, Role
 from headway.planning.deciding import call, decide
+from headway.planning.decision_text import summary_text
 from headway.planning.forecasting import with_forecast
 from headway.planning.past import LearnsFromPast, first_state, read_past
 from headway.planning.reasons import describe, jsonable
@@ -45,7 +46,6 @@ from headway.planning.records import (
     ConnectorAnswer,
     DecisionRecord,
 )
-from headway.planning.story import missed_text
 from headway.planning.synthetic import made_of
 from headway.workload import TraceError, TraceOptions, open_trace
 from predictors import PredictorError
@@ -262,9 +262,6 @@ class Tick:
         """The record of a decision that is about to be applied."""
         measured, observation, config = inputs.measured, inputs.observation, self._context.settings.config
         dry_run, kind = config.planner.dry_run, config.connector.kind
-        missed = missed_text(
-            measured.attainment, config.slo.attainment, " by their TTFT" if measured.ttft_only else ""
-        )
         why = decision.reasons.get("summary") or describe(decision.targets, inputs.shown)
         document = {
             "tick": self._time.tick,
@@ -277,7 +274,7 @@ class Tick:
             "previous_targets": inputs.previous,
             "targets": decision.targets,
             "reasons": {**decision.reasons, **self._custody()},
-            "summary": f"{missed} {why}".lstrip(),
+            "summary": why,
             "notes": inputs.notes,
             "connector": {"kind": kind, "status": DRY_RUN if dry_run else PLANNED, "detail": {}},
             "dry_run": dry_run,
@@ -286,7 +283,10 @@ class Tick:
         }
         if inputs.advice is not None:
             document["advice"] = inputs.advice.document()
-        return DecisionRecord.model_validate(jsonable(document))
+        record = DecisionRecord.model_validate(jsonable(document))
+        return record.model_copy(
+            update={"summary": summary_text(why, record.measured, config.slo.attainment)}
+        )
 
     def _custody(self) -> dict[str, Any]:
         """Edits by others and other controllers, as reasons; empty where there are none."""

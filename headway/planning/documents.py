@@ -184,10 +184,9 @@ class PoolStatus(LoadFigures, ReplicaCounts):
 class AttainmentFigures(Document):
     """Shares of requests that met their SLO.
 
-    `missed_since` is the begin of the first interval of those up to the last that all missed the aim, in
-    seconds since 1970; null while the last one kept it. `classes_missed_since` has it of the classes that
-    miss theirs. With `ttft_only` they say of which requests the first
-    token was in time: the metrics tell no more.
+    `missed_since` is the start of the latest run of intervals below target, in seconds since 1970; null while
+    the last one is on target. `classes_missed_since` has it for classes below
+    theirs. With `ttft_only` a request counts by its TTFT alone, as the metrics know no more.
     """
 
     last_interval: float | None = None
@@ -198,7 +197,7 @@ class AttainmentFigures(Document):
 
 
 class VerdictFigures(Document):
-    """`headway.planning.verdict` in the status document."""
+    """`headway.planning.health` in the status document."""
 
     state: str
     text: str

@@ -91,8 +91,10 @@ def beyond_reach(record: DecisionRecord) -> float | None:
     return max((share for share in shares if share is not None), default=None)
 
 
-def missed_since(records: Sequence[DecisionRecord], aim: float, of_class: str | None = None) -> float | None:
-    """Since when the intervals of `records`, oldest first, have missed the aim; None if the last kept it.
+def missed_since(
+    records: Sequence[DecisionRecord], target: float, of_class: str | None = None
+) -> float | None:
+    """Since when the intervals of `records`, oldest first, are below target; None if the last is not.
 
     Of all requests, or of a class. Intervals in which nothing was judged count as those before them.
     """
@@ -100,7 +102,7 @@ def missed_since(records: Sequence[DecisionRecord], aim: float, of_class: str | 
     for record in reversed(records):
         found = record.measured if of_class is None else record.measured.classes.get(of_class)
         attained = None if found is None else found.attainment
-        if attained is not None and attained >= aim:
+        if attained is not None and attained >= target:
             break
         if attained is not None:
             since_s = record.interval.start_s

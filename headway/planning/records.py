@@ -156,10 +156,34 @@ class RequirementFigures(Document):
     throughput_per_gpu: float
 
 
-class LeadFigures(Document):
-    """Seconds until a replica that is ordered now serves."""
+class OptionFigures(Document):
+    """A forecast with a safety factor: work expected in replicas, and requests lost with it in the past, of
+    each class as a share.
+    """
+
+    forecast: str = ""
+    expected: float = 0.0
+    factor: float = 1.0
+    lost: float = 0.0
+    classes: tuple[float, ...] = ()
+
+
+class NeedFigures(Document):
+    """A pool's need by the policy `headway`: seconds until a replica ordered now serves, the option chosen,
+    and the requests and intervals that it was tested on, `recalled` of these from a warm-up trace.
+    """
 
     lead_s: float
+    option: OptionFigures | None = None
+    requests: float | None = None
+    intervals: int = 0
+    recalled: int = 0
+
+
+class EngineDifferences(Document):
+    """Measured over profiled latencies, by phase."""
+
+    factors: Mapping[str, float] = {}
 
 
 class MissingFigures(Document):
@@ -182,9 +206,10 @@ class SlowFigures(Document):
 
 
 class ReasonSettings(Document):
-    """Settings that a decision was made with."""
+    """Settings that a decision was made with. `class_budgets` begin with that of requests without a class."""
 
     loss_budget: float | None = None
+    class_budgets: Mapping[str, float] = {}
 
 
 class DecisionReasons(Document):
@@ -195,8 +220,9 @@ class DecisionReasons(Document):
     forecast: ForecastFigures | None = None
     corrections: Mapping[Role, CorrectionFigures] = {}
     requirement: Mapping[Role, RequirementFigures] = {}
-    needs: Mapping[Role, LeadFigures] = {}
+    needs: Mapping[Role, NeedFigures] = {}
     missing: Mapping[Role, MissingFigures] = {}
+    engines: EngineDifferences = EngineDifferences()
     settings: ReasonSettings = ReasonSettings()
     limits: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

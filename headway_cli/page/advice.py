@@ -48,13 +48,10 @@ def render(found: AdviceDocument) -> str:
         named({**_method(found), **sentences(found)}),
         notes_section(list(notes(found))),
     )
-    subtitle = (
-        f"a dry run of {span(window)}. Headway watched the fleet, decided as if it had one of its own, "
-        "and changed nothing."
-    )
+    subtitle = f"a dry run of {span(window)}. Headway watched the fleet and planned one; it changed nothing."
     if acts(found) and found.acted is not None:
         before = fleet_text(found.acted)
-        subtitle = f"{span(window)} in which Headway scaled the fleet, beside {before} all the time."
+        subtitle = f"{span(window)} in which Headway scaled the fleet, compared with a constant {before}."
     return page(title=f"{headline(found)}.", subtitle=f"{found.model}: {subtitle}", body="\n".join(body))
 
 
@@ -62,16 +59,15 @@ def _method(found: AdviceDocument) -> dict[str, str]:
     """The comparison in plain words."""
     if acts(found):
         return {
-            "Headway": "the replicas that there were, starting and draining ones too, and the requests as "
-            "they really fared",
-            "Fleet before": "one that never changes; the requests that came, computed one by one through it",
+            "Headway": "the real replicas, including those starting and draining, and measured attainment",
+            "Fleet before": "a constant fleet; the requests that arrived, simulated one by one",
         }
     return {
-        "Real fleet": "the replicas that stood there, and the requests as they really fared",
-        "Planned fleet": f"the replicas that Headway (policy {found.policy}) would have had: what it orders "
-        "serves a start-up later, what it releases first finishes its requests",
-        "In time, planned": "the requests that came, computed one by one through the planned fleet, and "
-        "corrected by how far the same computation of the real fleet is from what was measured",
+        "Real fleet": "the real replicas and measured attainment",
+        "Planned fleet": f"the replicas that Headway (policy {found.policy}) would have had; they serve a "
+        "start-up time after they are ordered, and finish their requests before they are released",
+        "Within SLO, planned": "the requests that arrived, simulated one by one on the planned fleet, "
+        "corrected by the difference between simulation and measurement of the real fleet",
     }
 
 
@@ -87,16 +83,16 @@ def _cards(found: AdviceDocument) -> Iterator[str]:
     if window.saved_cost is not None and window.saved_cost.value is not None:
         cost = _turned(window.saved_cost, turn)
         text = spread(cost, lambda value: money(value, found.currency))
-        yield card(f"Money {more}", money(cost.value, found.currency), _range(text))
-    aim = found.slo.attainment
+        yield card(f"Cost {more}", money(cost.value, found.currency), _range(text))
+    target = found.slo.attainment
     kept = window.planned.attainment
-    met = aim is not None and kept.value is not None and kept.value >= aim
-    remark = _range(spread(kept, share)) or (f"aim {share(aim)}" if aim is not None else "")
-    measured = "measured" if window.measured and not acts(found) else "computed"
+    met = target is not None and kept.value is not None and kept.value >= target
+    remark = _range(spread(kept, share)) or (f"target {share(target)}" if target is not None else "")
+    measured = "measured" if window.measured and not acts(found) else "simulated"
     verdict = "" if kept.value is None else "good" if met else "bad"
-    yield card(f"In time, {ours}", share(kept.value), remark, verdict)
+    yield card(f"Within SLO, {ours}", share(kept.value), remark, verdict)
     before = window.stood.attainment
-    yield card(f"In time, {theirs}", share(before.value), "" if before.value is None else measured)
+    yield card(f"Within SLO, {theirs}", share(before.value), "" if before.value is None else measured)
 
 
 def _turned(figure: Spread, sign: float) -> Spread:
@@ -114,7 +110,7 @@ def _range(text: str) -> str:
 def _draw(found: AdviceDocument) -> Figure:
     points, (theirs, ours) = told(found).points, NAMES[acts(found)]
     roles = list(dict.fromkeys(role for each in points for role in each.planned_replicas))
-    titles = ("GPUs in use", *(f"Replicas that serve: {role}" for role in roles), "Requests in time")
+    titles = ("GPUs in use", *(f"Replicas that serve: {role}" for role in roles), "Requests within SLO")
     began_at, ended_at = (points[0].start_at, points[-1].end_at) if points else (0.0, 1.0)
     board = Board(ended_at - began_at, titles, began_at=began_at)
 
@@ -142,7 +138,7 @@ def _draw(found: AdviceDocument) -> Figure:
     if found.slo.attainment is None:
         board.axis(board.rows, **attainment_axis(every))
     else:
-        board.aim(board.rows, found.slo.attainment, every)
+        board.attainment_target(board.rows, found.slo.attainment, every)
     return board.finish()
 
 

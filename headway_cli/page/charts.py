@@ -94,7 +94,7 @@ class Board:
         self.panels[row - 1]["series"].append(series)
 
     def share(self, row: int, name: str, x_s: Floats, shares: Floats, style: Style) -> None:
-        """A line of attainment, on a panel that has an `aim`."""
+        """A line of attainment, on a panel that has an `attainment_target`."""
         values, words = attained(shares)
         self.line(row, name, x_s, np.array(values, np.float64), {"told": words, **style})
 
@@ -111,10 +111,10 @@ class Board:
         else:
             self.axis(row, title="ms")
 
-    def aim(self, row: int, share: float, shares: Shares) -> None:
+    def attainment_target(self, row: int, share: float, shares: Shares) -> None:
         """A panel of attainment, and its target; `shares` are all that it shows."""
         self.axis(row, **attainment_axis([*shares, share]))
-        self.target(row, f"aim {percent(share)}", missed(share))
+        self.target(row, f"target {percent(share)}", missed(share))
 
     def axis(self, row: int, **axis: Unpack[Axis]) -> None:
         """A panel's left axis."""

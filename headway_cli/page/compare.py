@@ -51,7 +51,7 @@ def render(found: PolicyComparison) -> str:
         f"{plural(trace.requests, 'request')} in {duration(trace.duration_s)}, "
         f"mean {trace.isl_mean_tokens:,.0f} input and {trace.osl_mean_tokens:,.0f} output tokens, "
         f"profile {first.profile}. "
-        f"Targets: {targets(first.slo.ttft_s, first.slo.itl_s)}, aim {percent(first.slo.attainment)}, "
+        f"Targets: {targets(first.slo.ttft_s, first.slo.itl_s)}, target {percent(first.slo.attainment)}, "
         f"attainable {percent(first.attainable)}."
     )
     title = f"Policies on {scaled(trace.name, trace.rate_scale)}"
@@ -83,8 +83,8 @@ def _cards(found: PolicyComparison) -> Iterator[str]:
 
 
 def _sentences(found: PolicyComparison) -> Iterator[tuple[str, str]]:
-    aim = percent(found.first.slo.attainment)
-    yield f"Cheapest that keeps {aim}", _cheapest(found)
+    target = percent(found.first.slo.attainment)
+    yield f"Cheapest at {target}", _cheapest(found)
     best = best_static(found)
     if best is not None:
         label, report = best
@@ -97,7 +97,7 @@ def _sentences(found: PolicyComparison) -> Iterator[tuple[str, str]]:
         tried = any(map(_is_fixed, found.policies.values())) or found.fixed
         yield (
             "Best fixed fleet",
-            f"none that was tried keeps {aim}"
+            f"none that was tried reaches {target}"
             if tried
             else "not tried; --policies with static:auto finds it",
         )
@@ -107,7 +107,7 @@ def _sentences(found: PolicyComparison) -> Iterator[tuple[str, str]]:
 
 
 def _cheapest(found: PolicyComparison) -> str:
-    """It, what the others that keep the aim take beside it, and which ones miss it."""
+    """It, what the others that meet the target take beside it, and which ones miss it."""
     kept = {label: one for label, one in found.policies.items() if _keeps(found, one)}
     missed = [
         f"{label} attains {percent(one.attainment)}"
@@ -133,7 +133,7 @@ def _is_fixed(report: SimulationReport) -> bool:
 
 
 def best_static(found: PolicyComparison) -> tuple[str, SimulationReport] | None:
-    """The fixed fleet that `static:auto` found, else the cheapest of those tried that keeps the aim."""
+    """The fixed fleet that `static:auto` found, else the cheapest of those tried that meets the target."""
     searched = [item for item in found.policies.items() if item[0].startswith(AUTO)]
     if searched:
         return searched[0]
@@ -156,8 +156,8 @@ def _rows(found: PolicyComparison) -> Iterator[Sequence[str]]:
 def _frontier(found: PolicyComparison) -> Figure:
     """Each fleet as a point: what it took and what it attained."""
     every = {**found.fixed, **found.policies}
-    bound, aim = found.first.fluid_bound_gpu_hours, found.first.slo.attainment
-    axis = attainment_axis([*(one.attainment for one in every.values()), aim])
+    bound, target = found.first.fluid_bound_gpu_hours, found.first.slo.attainment
+    axis = attainment_axis([*(one.attainment for one in every.values()), target])
     hours = [bound, *(one.gpu_hours for one in every.values())]
     room = ROOM * (max(hours) - min(hours)) or 1.0
     span = [max(0.0, min(hours) - room), max(hours) + 2 * room]
@@ -182,7 +182,7 @@ def _frontier(found: PolicyComparison) -> Figure:
         [axis["low"], axis["high"]],
         {"colour": SKY, "line": "dashdot"},
     )
-    edge(f"aim {percent(aim)}", span, [missed(aim)] * 2, {"colour": VERMILLION, "line": "dash"})
+    edge(f"target {percent(target)}", span, [missed(target)] * 2, {"colour": VERMILLION, "line": "dash"})
     best = "frontier: nothing here is both cheaper and better"
     add(best, pareto(every), {"colour": GREY, "width": 1.5, "line": "dot", "step": True})
     if found.fixed:
@@ -235,7 +235,7 @@ def _over_time(found: PolicyComparison) -> Figure:
         board.latency_axis(
             row, max((float(np.nanmax(each, initial=0.0)) for each in late), default=0.0), target_s
         )
-    board.aim(
+    board.attainment_target(
         last - 1, slo.attainment, [row.attainment for one in found.policies.values() for row in one.intervals]
     )
     return board.finish()

@@ -92,15 +92,15 @@ def render_load(document: Mapping[str, Any]) -> str:
     return page(
         title=f"{found.model} under {scaled(trace.name, trace.rate_scale)}",
         subtitle=f"Load on {found.url} for {duration(found.duration_s)}, begun at {found.started_at}. "
-        f"Targets: {targets(found.slo.ttft_s, found.slo.itl_s)}, aim {percent(found.slo.attainment)}.",
+        f"Targets: {targets(found.slo.ttft_s, found.slo.itl_s)}, target {percent(found.slo.attainment)}.",
         body="\n".join(body),
     )
 
 
 def _cards(found: LoadResult) -> Iterator[str]:
-    aim, kept = found.slo.attainment, found.attainment
-    verdict = "good" if kept is not None and kept >= aim else "bad"
-    yield card("Attainment", percent(kept), f"aim {percent(aim)}", verdict)
+    target, kept = found.slo.attainment, found.attainment
+    verdict = "good" if kept is not None and kept >= target else "bad"
+    yield card("Attainment", percent(kept), f"target {percent(target)}", verdict)
     yield card("Goodput", f"{found.goodput_rps:.4g}", "requests/s within all targets")
     missing = f"{found.failed:,} failed, {found.shed:,} shed"
     yield card(
@@ -161,5 +161,5 @@ def _draw(found: LoadResult) -> Figure:
         board.target(row, f"target {target_s * 1e3:g} ms", target_s * 1e3)
         board.latency_axis(row, float(np.nanmax(column(key), initial=0.0)), target_s)
     board.share(5, "attainment", start_s, column("attainment"), {"colour": GREEN, "step": True})
-    board.aim(5, slo.attainment, column("attainment"))
+    board.attainment_target(5, slo.attainment, column("attainment"))
     return board.finish()

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from headway.planning.story import reason_lines
+from headway.planning.decision_text import reason_lines
 from headway.simulation.report import Interval
 
 MOST_DECISIONS = 600

@@ -42,15 +42,15 @@ def _subtitle(report: SimulationReport) -> str:
 
 
 def _cards(report: SimulationReport, spent: str | None) -> Iterator[str]:
-    aim, attainment = report.slo.attainment, report.attainment
-    is_met = attainment is not None and attainment >= aim
-    verdict = f"aim {percent(aim)}: {'met' if is_met else 'missed'}"
+    target, attainment = report.slo.attainment, report.attainment
+    is_met = attainment is not None and attainment >= target
+    verdict = f"target {percent(target)}: {'met' if is_met else 'missed'}"
     yield card("Attainment", percent(attainment), verdict, "good" if is_met else "bad")
     yield card("Goodput", f"{report.goodput_rps:.4g}", "requests/s within all targets")
     yield card("GPU-hours", f"{report.gpu_hours:.4g}", f"bound {report.fluid_bound_gpu_hours:.4g}")
     if spent is not None:
         yield card("Cost", spent, f"{report.gpu_hours:.4g} GPU-hours")
-    yield card("× fluid bound", ratio(report.fluid_bound_ratio), "what any fleet needs at least")
+    yield card("× fluid bound", ratio(report.fluid_bound_ratio), "the least any fleet needs")
     for key, name in (("ttft_s", "TTFT"), ("itl_s", "ITL")):
         late, target_s = getattr(report, key).p99, getattr(report.slo, key)
         verdict = "good" if late is not None and late <= target_s else "bad"

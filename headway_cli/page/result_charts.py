@@ -149,7 +149,7 @@ def _draw_outcome(board: Board, report: SimulationReport, columns: IntervalColum
     row = board.rows
     times, shares = steps(columns, columns.attainment)
     board.share(row, "attainment", times, shares, {"colour": GREEN, "step": True})
-    board.aim(row, report.slo.attainment, columns.attainment)
+    board.attainment_target(row, report.slo.attainment, columns.attainment)
     board.line(
         row, "GPU-hours so far", *gpu_hours(report), {"colour": BLUE, "line": "dashdot", "right": True}
     )

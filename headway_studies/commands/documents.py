@@ -141,7 +141,7 @@ class StudiedTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSlo:
-    """The promise of a GPU plan."""
+    """The SLO of a GPU plan."""
 
     ttft_s: Amount
     itl_s: Amount

@@ -49,7 +49,7 @@ def interval_rows(document: Document) -> list[list[str]]:
 
 
 def facts(document: Document) -> Mapping[str, str]:
-    """The promise, and how many replicas of each type alone each pool needs."""
+    """The SLO, and how many replicas of each type alone each pool needs."""
     slo = document["slo"]
     found = {
         "SLO": f"{targets(slo['ttft_s'], slo['itl_s'])}; "

@@ -1,4 +1,4 @@
-"""`headway recommend`: the deployment that keeps the promise on a trace at the least cost.
+"""`headway recommend`: the deployment that meets the SLO on a trace at the least cost.
 
 All profiles and settings are checked in this process before any other starts. A profile that cannot be read
 ends the command: left out in silence it could have been the cheapest.

@@ -11,7 +11,7 @@ from headway_cli.page.template import bars, charts, figures, named, notes, page
 from headway_studies.commands.recommend_view import POLICY, Document, cells
 
 FIXED, FOLLOWED, BOUND = "least fixed fleet", f"policy {POLICY}", "at least (not simulated)"
-MISSED = f"{FOLLOWED}, misses the aim"
+MISSED = f"{FOLLOWED}, misses the target"
 COLOURS = {FIXED: SKY, FOLLOWED: BLUE, MISSED: ORANGE, BOUND: "#D9DFE5"}
 
 
@@ -33,7 +33,7 @@ def render(document: Document) -> str:
     return page(
         title=f"Recommendation for {scaled(trace['name'], trace['rate_scale'])}",
         subtitle=f"{plural(trace['requests'], 'request')} in {duration(trace['duration_s'])}. "
-        f"{targets(slo['ttft_s'], slo['itl_s'])}, aim {percent(slo['attainment'])}. "
+        f"{targets(slo['ttft_s'], slo['itl_s'])}, target {percent(slo['attainment'])}. "
         "Every bar with a percentage is a simulation of the whole trace.",
         body="\n".join(body),
     )
@@ -89,5 +89,5 @@ def _over_time(report: SimulationReport) -> Figure:
     board.axis(1, whole=True)
     board.right(1, title="requests/s")
     board.share(2, "attainment", *steps(columns, columns.attainment), {"colour": PURPLE, "step": True})
-    board.aim(2, report.slo.attainment, columns.attainment)
+    board.attainment_target(2, report.slo.attainment, columns.attainment)
     return board.finish()

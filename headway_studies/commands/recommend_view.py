@@ -22,7 +22,7 @@ POLICY = "headway"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """The trace and how it was read, the promise, all candidates, and what is recommended, if anything.
+    """The trace and how it was read, the SLO, all candidates, and what is recommended, if anything.
 
     `unit` is that of costs: GPU-hours, or cost where there are prices.
     """
@@ -108,11 +108,11 @@ def result(choice: Choice, unit: str) -> str:
 
 
 def print_recommendation(found: Recommendation, out: Console) -> None:
-    """The trace and the promise, the candidates, what is recommended and what else it could be."""
+    """The trace and the SLO, the candidates, what is recommended and what else it could be."""
     trace = found.trace
     named = scaled(trace.name, trace.rate_scale)
     out.print(bold(f"{named}, {plural(trace.requests, 'request')} in {duration(trace.duration_s)}"))
-    out.print(f"{targets(found.slo.ttft_s, found.slo.itl_s)}, aim {percent(found.slo.attainment)}")
+    out.print(f"{targets(found.slo.ttft_s, found.slo.itl_s)}, target {percent(found.slo.attainment)}")
     rows = found.ordered()
     engines = list(dict.fromkeys(row.candidate.engine.name for _, row in rows))
     letters = {name: _letter(place) for place, name in enumerate(engines)}
@@ -197,7 +197,7 @@ def _instead(rows: Sequence[Row], choice: Choice, unit: str) -> str:
         return f"{describe(best)}: {_beside(best, choice, unit)}"
     bounds = [row for row in rows if row.problem is None]
     if not bounds:
-        return "none keeps the promise"
+        return "none meets the SLO"
     least = min(bounds, key=lambda row: row.bound)
     name = f"{least.candidate.engine.name}, {least.candidate.mode}"
     hours = f"at least {least.facts.bound_gpu_hours:.4g} {GPU_HOURS}"
@@ -215,7 +215,7 @@ def _times(cost: float, choice: Choice, unit: str) -> str:
 
 
 def problems(found: Recommendation) -> list[str]:
-    """Why candidates cannot keep the promise, by reason, and what the signs of the table mean."""
+    """Why candidates cannot meet the SLO, by reason, and what the signs of the table mean."""
     of_reason: dict[str, list[Row]] = {}
     for row in found.rows:
         if row.problem is not None:
@@ -224,7 +224,7 @@ def problems(found: Recommendation) -> list[str]:
     if any(row.problem is None and (row.fixed is None or row.followed is None) for row in found.rows):
         lines.append("≥: costs at least that, by the work or the pools' minimums; not simulated")
     if any(row.followed and row.followed.attainment < row.aim for row in found.rows):
-        lines.append("!: misses the aim")
+        lines.append("!: misses the target")
     return lines
 
 
@@ -239,12 +239,12 @@ def _together(rows: Sequence[Row]) -> str:
 
 
 def nothing_found(found: Recommendation) -> str:
-    """The one line where nothing keeps the promise."""
+    """The one line where nothing meets the SLO."""
     best = max(found.rows, key=lambda row: row.facts.attainable)
-    promise = targets(found.slo.ttft_s, found.slo.itl_s, " and ")
+    slo = targets(found.slo.ttft_s, found.slo.itl_s, " and ")
     return (
-        f"nothing that was tried keeps {promise} for "
-        f"{percent(found.slo.attainment)} of the requests; "
+        f"nothing that was tried meets {slo} for "
+        f"{percent(found.slo.attainment)} of requests; "
         f"{best.candidate.engine.name} {best.candidate.label}: {best.problem}"
     )
 

@@ -98,7 +98,7 @@ def _compared(name: str) -> Callable[[DeploymentUse], str]:
 SHOWN: Mapping[str, Callable[[DeploymentUse], str]] = {
     "priority": lambda one: f"{one.priority}",
     "requests": lambda one: f"{one.report.requests:,}",
-    "aim": lambda one: percent(one.report.slo.attainment),
+    "target": lambda one: percent(one.report.slo.attainment),
     "attained": _compared("attained"),
     "attainable": lambda one: percent(one.report.attainable),
     "GPU-hours": _compared("GPU-hours"),
@@ -159,7 +159,9 @@ def _draw(report: ShareReport) -> Figure:
             board.share(row, one.name, *steps(columns, columns.attainment), {**_style(one, at), "step": True})
         shares = [each.attainment for one in use.deployments for each in one.report.intervals]
         for aim in sorted({one.report.slo.attainment for one in use.deployments}):
-            board.aim(row, aim, [*shares, *(one.report.slo.attainment for one in use.deployments)])
+            board.attainment_target(
+                row, aim, [*shares, *(one.report.slo.attainment for one in use.deployments)]
+            )
     return board.finish()
 
 

@@ -1,4 +1,4 @@
-"""Which deployment keeps the promise on a trace at the least cost: engine, mode, chunk size, fleet, policy.
+"""Which deployment meets the SLO on a trace at the least cost: engine, mode, chunk size, fleet, policy.
 
     engines = engine_choices(base, profiles)                `candidates`: engines × modes × chunk sizes
     rows = evaluated(candidates(base, engines, ...), runs)  `search`: the least cost of each, simulated

@@ -1,7 +1,7 @@
 """The candidates' least costs, without trying what cannot be cheapest, and the choice among them.
 
 First the least fixed fleet of each candidate, then the policy `headway` on those that have one. A candidate
-is left out as soon as its bound is not below the cheapest that keeps the promise so far:
+is left out as soon as its bound is not below the cheapest that meets the SLO so far:
 
     fixed fleets    bound
     the policy      the larger of bound and least (`trials`)
@@ -9,7 +9,7 @@ is left out as soon as its bound is not below the cheapest that keeps the promis
 Simulations run in waves of a fixed size and the bounds are compared between waves, so that the result does
 not depend on which process was faster.
 
-The cheapest outcome that keeps the promise is chosen. Costs within TIE of it count as equal; then comes the
+The cheapest outcome that meets the SLO is chosen. Costs within TIE of it count as equal; then comes the
 policy before a fixed fleet, since it follows the load when that is not as recorded; then what attains more,
 what takes fewer GPUs for a replica, and the order of the candidates.
 """
@@ -48,7 +48,7 @@ class Runs(Protocol):
 class Row:
     """A candidate and what came of it.
 
-    `problem` says why no fleet keeps the promise. Without one, what is None was left out: `fixed` costs
+    `problem` says why no fleet meets the SLO. Without one, what is None was left out: `fixed` costs
     `bound` at least, `followed` costs `floor` at least, and something else costs less than that.
     """
 
@@ -79,14 +79,14 @@ class Row:
         return outcome.gpu_hours * self.price
 
     def kept(self) -> Iterator[Outcome]:
-        """The outcomes that keep the promise."""
+        """The outcomes that meet the SLO."""
         for outcome in (self.fixed, self.followed):
             if outcome is not None and outcome.attainment >= self.aim:
                 yield outcome
 
     @property
     def least(self) -> float:
-        """The cost of the cheapest outcome that keeps the promise; infinity without one."""
+        """The cost of the cheapest outcome that meets the SLO; infinity without one."""
         return min(map(self.cost, self.kept()), default=inf)
 
 
@@ -134,7 +134,7 @@ def _waves(rows: Sequence[Row], waiting: Sequence[Row], bound: Callable[[Row], f
 
 
 def chosen(rows: Sequence[Row]) -> Choice | None:
-    """The recommendation, or None where nothing keeps the promise."""
+    """The recommendation, or None where nothing meets the SLO."""
     choices = [Choice(row=row, outcome=outcome) for row in rows for outcome in row.kept()]
     if not choices:
         return None
@@ -148,12 +148,12 @@ def _preference(choice: Choice) -> tuple[bool, float, int]:
 
 
 def cheapest(rows: Sequence[Row]) -> Choice | None:
-    """The cheapest outcome of these rows that keeps the promise; the first of equal ones."""
+    """The cheapest outcome of these rows that meets the SLO; the first of equal ones."""
     kept = (Choice(row=row, outcome=outcome) for row in rows for outcome in row.kept())
     return min(kept, key=lambda choice: choice.cost, default=None)
 
 
 def other_policy(choice: Choice) -> Choice | None:
-    """The other outcome of the chosen row, if it keeps the promise."""
+    """The other outcome of the chosen row, if it meets the SLO."""
     others = [outcome for outcome in choice.row.kept() if outcome is not choice.outcome]
     return Choice(row=choice.row, outcome=others[0]) if others else None

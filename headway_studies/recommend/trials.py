@@ -1,12 +1,13 @@
 """One candidate on the trace: what can be told without simulating, its least fixed fleet, the policy on it.
 
-    attainable   requests whose SLO an idle replica keeps (`reach`): below the aim no fleet keeps the promise.
+    attainable   requests whose SLO an idle replica keeps (`reach`): below the target no fleet meets the SLO.
                  Not used with a prefix cache, which shortens prefills
     bound        aim × fluid bound (`demand_gpu_s`): fewer GPU-hours cannot do the work that must be in time.
                  With a prefix cache only the decode part, since hits save prefill
     least        GPU-hours of each pool's minimum: a policy that follows the load pays that at least
     budget       the loss budget of `headway`, a share of the attainable requests, with which the share of all
-                 requests is the aim: 1 − aim / attainable. 1 − aim where all are attainable, or none is known
+                 requests is the target: 1 − target / attainable. 1 − target where all are attainable, or none
+                 is known
 
 Each figure of a fleet is that of a simulation of the whole trace.
 """
@@ -43,7 +44,7 @@ ROOM = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What can be told of a candidate without simulating; `problem` says why no fleet keeps the promise.
+    """What can be told of a candidate without simulating; `problem` says why no fleet meets the SLO.
 
     `gpus_per_replica` and `guess`, a fleet for the busiest interval, are by role. `loss_budget` is None where
     the policy's own will do.
@@ -123,11 +124,11 @@ def _out_of_reach(plan: Plan, trace: Trace, known: Reach, mix: ClassMix) -> str:
         if missed:
             instead = "" if mix.named else f" ({_percent(aim)} keep {_milliseconds(kept_s)} ms)"
             share = _percent(missed / known.requests)
-            reasons.append(f"{name} of {target_s * 1e3:g} ms is missed by {share} of the requests{instead}")
+            reasons.append(f"{name} of {target_s * 1e3:g} ms is missed by {share} of requests{instead}")
     if not reasons:
         reasons.append("requests are too long for its KV cache")
     attained = _percent(known.attainable / known.requests)
-    return f"even an idle replica keeps only {attained} of the requests: {'; '.join(reasons)}"
+    return f"unreachable, even when idle ({attained} of requests within SLO): {'; '.join(reasons)}"
 
 
 def _kept_when_idle(plan: Plan, trace: Trace, share: float) -> tuple[float, float]:
@@ -143,7 +144,7 @@ def _kept_when_idle(plan: Plan, trace: Trace, share: float) -> tuple[float, floa
 
 
 def fixed(candidate: Candidate, known: Facts, trace: Trace) -> tuple[Outcome | None, str | None]:
-    """The least fixed fleet that keeps the promise on the whole trace, or why there is none."""
+    """The least fixed fleet that meets the SLO on the whole trace, or why there is none."""
     reports: dict[tuple[int, ...], SimulationReport] = {}
 
     def attain(fleet: Fleet) -> float:

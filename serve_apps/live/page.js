@@ -5,7 +5,7 @@ const set = (node, text) => { if (node.textContent !== text) node.textContent = 
 const make = (name, text, kind) => { const node = document.createElement(name); if (text !== undefined) node.textContent = text; if (kind) node.className = kind; return node; };
 
 const SPANS = { "15 min": 900, "1 h": 3600, "6 h": 21600, "1 day": 86400, all: Infinity };
-const ENDED = { ok: "answered", shed: "turned away (429)", not_ready: "before it was ready (503)", timeout: "timed out (504)", aborted: "client went away", failed: "failed (500, 502)", invalid: "invalid (4xx)", too_long: "too long for the model (413)" };
+const ENDED = { ok: "completed", shed: "shed (429)", not_ready: "not ready (503)", timeout: "timed out (504)", aborted: "client disconnected", failed: "failed (500, 502)", invalid: "invalid (4xx)", too_long: "too long for the model (413)" };
 const ROOM = 0.02, MOST_ROWS = 5000, LISTED = 15, HOUR_S = 3600, FRESH_S = 600;
 const CLASS_COLOURS = ["blue", "teal", "violet", "amber", "ink"];
 const axis = new TimeAxis(), rows = [];
@@ -32,29 +32,28 @@ const rate = (count, row) => count === null || count === undefined || row.end <=
 const ms = (name) => (row) => row[name] === null ? null : row[name] * 1000;
 const changed = (row) => Object.values(row.pools).some((pool) => pool.target !== null && pool.before !== null && pool.target !== pool.before);
 
-
 function build() {
   axis.charts = []; byId("charts").replaceChildren();
   const host = byId("charts"), slo = () => (status && status.slo) || {};
   new Chart(axis, host, [
-    { name: "came", colour: "blue", kind: "step", unit: "/s", value: (row) => rate(row.requests, row) },
+    { name: "measured", colour: "blue", kind: "step", unit: "/s", value: (row) => rate(row.requests, row) },
     { name: "forecast", colour: "amber", dash: true, kind: "step", unit: "/s", ahead: true, value: (row) => rate(row.forecast, row) },
-    { name: "9 of 10 cases", colour: "amber", kind: "band", unit: "/s", ahead: true, low: (row) => rate(row.forecast_low, row), value: (row) => rate(row.forecast_high, row) },
+    { name: "90 % interval", colour: "amber", kind: "band", unit: "/s", ahead: true, low: (row) => rate(row.forecast_low, row), value: (row) => rate(row.forecast_high, row) },
   ], { title: "Requests per second" });
   for (const role of roles.split(",")) {
     const of = (name) => (row) => { const pool = row.pools[role]; return pool ? pool[name] : null; };
     new Chart(axis, host, [
       { name: "ready", colour: "blue", kind: "area", value: of("ready") },
-      { name: "decided", colour: "ink", kind: "step", value: of("target") },
+      { name: "target", colour: "ink", kind: "step", value: of("target") },
       { name: "needed", colour: "amber", dash: true, kind: "step", value: of("needed") },
-      { name: "work expected", colour: "teal", kind: "line", value: of("expected") },
-      { name: "times the learnt factor", colour: "teal", kind: "band", low: least(of("expected"), of("held")), value: most(of("expected"), of("held")) },
+      { name: "expected work", colour: "teal", kind: "line", value: of("expected") },
+      { name: "with safety factor", colour: "teal", kind: "band", low: least(of("expected"), of("held")), value: most(of("expected"), of("held")) },
       { name: "starting", colour: "violet", kind: "step", value: of("starting") },
     ], { title: `Replicas: ${role}`, height: 130, marks: (row) => { const pool = row.pools[role]; return pool && pool.target !== pool.before && pool.before !== null; } });
   }
   new Chart(axis, host, [
-    { name: "in time", colour: "blue", kind: "step", unit: " %", value: (row) => row.attainment === null ? null : 100 * row.attainment },
-    { name: "promised", colour: "bad", dash: true, kind: "step", unit: " %", value: () => slo().attainment === undefined ? null : 100 * slo().attainment },
+    { name: "within SLO", colour: "blue", kind: "step", unit: " %", value: (row) => row.attainment === null ? null : 100 * row.attainment },
+    { name: "target", colour: "bad", dash: true, kind: "step", unit: " %", value: () => slo().attainment === undefined ? null : 100 * slo().attainment },
   ], { title: "Requests within their SLO", unit: " %", low: "data", high: 100, height: 120 });
   for (const [name, title, target] of [["ttft", "Time to first token", "ttft_ms"], ["itl", "Time between tokens", "itl_ms"]]) {
     const series = [
@@ -62,19 +61,19 @@ function build() {
       { name: "p50", colour: "teal", kind: "step", unit: " ms", value: ms(`${name}_p50`) },
       { name: "SLO", colour: "bad", dash: true, kind: "step", unit: " ms", value: () => slo()[target] === undefined ? null : slo()[target] },
     ];
-    if (name === "ttft") series.push({ name: "of it in queues, mean", colour: "amber", kind: "step", unit: " ms", value: ms("queue_mean") });
+    if (name === "ttft") series.push({ name: "mean queueing", colour: "amber", kind: "step", unit: " ms", value: ms("queue_mean") });
     new Chart(axis, host, series, { title: `${title} (ms)`, height: 120 });
   }
   // Classes have targets that differ: each is drawn in multiples of its own.
   for (const [name, title, target] of classes ? [["ttft", "Time to first token by class", "ttft_ms"], ["itl", "Time between tokens by class", "itl_ms"]] : []) {
     const series = classes.split(",").slice(0, CLASS_COLOURS.length).map((each, place) => ({ name: each, colour: CLASS_COLOURS[place], kind: "step", unit: " ×",
-      value: (row) => { const found = row.classes[each], aim = promised(each)[target]; return found && found[`${name}_p95`] !== null && aim ? found[`${name}_p95`] * 1000 / aim : null; } }));
-    new Chart(axis, host, [...series, { name: "SLO", colour: "bad", dash: true, kind: "step", unit: " ×", value: () => 1 }], { title: `${title}: p95 over its target`, unit: " ×", height: 110 });
+      value: (row) => { const found = row.classes[each], limit = sloOf(each)[target]; return found && found[`${name}_p95`] !== null && limit ? found[`${name}_p95`] * 1000 / limit : null; } }));
+    new Chart(axis, host, [...series, { name: "SLO", colour: "bad", dash: true, kind: "step", unit: " ×", value: () => 1 }], { title: `${title}: p95 ÷ target`, unit: " ×", height: 110 });
   }
 }
 
 // The targets of a class; what is not set is as the deployment's.
-function promised(name) {
+function sloOf(name) {
   const slo = (status && status.slo) || {}, own = (slo.classes || {})[name] || {};
   return { ttft_ms: own.ttft_ms || slo.ttft_ms, itl_ms: own.tpot_ms || slo.itl_ms, attainment: own.attainment || slo.attainment };
 }
@@ -95,25 +94,25 @@ function show() {
 function head() {
   const { planner, engine, verdict } = status;
   set(byId("model"), status.model); document.title = `${verdict.well ? "" : "! "}${status.model}: ${verdict.state}`;
-  const badges = [engine.simulated && `SIMULATED engine${engine.time_scale !== 1 ? `, at ${engine.time_scale} × its speed` : ""}`, planner.dry_run && "dry run: decisions are logged, nothing is set"];
+  const badges = [engine.simulated && `SIMULATED engine${engine.time_scale !== 1 ? `, at ${engine.time_scale} × its speed` : ""}`, planner.dry_run && "dry run: decisions are logged, nothing is scaled"];
   for (const [part, { at }] of Object.entries(status.restarts || {})) if (status.now - at < FRESH_S) badges.push(`${part} restarted at ${clock(at)}`);
   byId("badges").replaceChildren(...badges.filter(Boolean).map((text) => make("span", text, "badge")));
   const line = byId("verdict"); set(line, verdict.text); line.className = verdict.state;
 }
 
-// The share of the error budget of the last seconds that is used up, of all requests or of a class: 1 is all of it.
+// The share of the error budget used in the last seconds, of all requests or of a class.
 function burn(seconds, name) {
-  const aim = name ? promised(name).attainment : status.slo.attainment, since = status.now - seconds;
+  const target = name ? sloOf(name).attainment : status.slo.attainment, since = status.now - seconds;
   let missed = 0, count = 0;
   for (const row of rows) {
     const found = name ? row.classes[name] || {} : row;
     if (row.end > since && Number.isFinite(found.attainment) && found.judged) { missed += (1 - found.attainment) * found.judged; count += found.judged; }
   }
-  return count && aim < 1 ? missed / count / (1 - aim) : null;
+  return count && target < 1 ? missed / count / (1 - target) : null;
 }
-const times = (value) => value === null ? "n/a" : `${digits(value)} ×`;
+const used = (share) => share === null ? "n/a" : `${digits(100 * share)} %`;
 
-// GPU-hours of the replicas that stood there in these rows.
+// GPU-hours of the replicas in these rows.
 function gpuHours(shown) {
   return Object.entries(status.pools).reduce((sum, [role, pool]) => sum + (pool.gpus_per_replica || 1) * shown.reduce((hours, row) => {
     const counts = row.pools[role];
@@ -121,7 +120,7 @@ function gpuHours(shown) {
   }, 0), 0);
 }
 
-// The best simpler fleets on the same traffic, with what ours took of GPUs in the mean over the intervals that they are about.
+// The best simpler fleets on the same traffic, and the mean GPUs of ours over the same intervals.
 const OTHERS = [["fixed", "the best fixed fleet"], ["threshold", "the best threshold"]];
 function otherFleets() {
   const found = status.alternatives, last = found ? rows.slice(-found.intervals) : [], seconds = last.reduce((sum, row) => sum + row.end - row.start, 0);
@@ -131,36 +130,36 @@ function otherFleets() {
 }
 const against = (other) => { const share = other.ours / other.gpus - 1; return Math.abs(share) < 0.005 ? "as many" : `${Math.round(Math.abs(share) * 100)} % ${share > 0 ? "more" : "fewer"}`; };
 
-// A span without a range is too short for one.
+// A window without an interval is too short for one.
 const early = (span) => unknown(span.saved_share.low) ? " (too short to judge by)" : "";
 
 function tiles() {
   const { attainment, slo, pools, measured, last_decision: last, advice } = status, found = [];
   const tile = (name, value, remark, kind) => found.push([name, value, remark || "", kind || ""]);
-  tile("In time, last interval", percent(attainment.last_interval), `${percent(slo.attainment)} promised, ${percent(attainment.total)} in all`,
+  tile("Within SLO, last interval", percent(attainment.last_interval), `target ${percent(slo.attainment)}, ${percent(attainment.total)} in total`,
     status.verdict.state === "burning" ? "bad" : attainment.last_interval >= slo.attainment ? "good" : "");
-  const used = burn(HOUR_S);
-  tile("Error budget, last hour", times(used), "1 × uses it up exactly", used > 1 ? "bad" : used === null ? "" : "good");
+  const burnt = burn(HOUR_S);
+  tile("Error budget, last hour", used(burnt), "share of the error budget used", burnt > 1 ? "bad" : burnt === null ? "" : "good");
   const seconds = measured && measured.end_s > measured.start_s ? measured.end_s - measured.start_s : null;
-  tile("Load", measured && measured.requests !== null && seconds ? `${digits(measured.requests / seconds)}/s` : "n/a", measured ? listed([measured.isl_tokens, "tokens in"], [measured.cached_tokens || null, "of them cached"], [measured.osl_tokens, "tokens out"]) : "");
+  tile("Load", measured && measured.requests !== null && seconds ? `${digits(measured.requests / seconds)}/s` : "n/a", measured ? listed([measured.isl_tokens, "tokens in"], [measured.cached_tokens || null, "cached"], [measured.osl_tokens, "tokens out"]) : "");
   const { requests: next, requests_low: low, requests_high: high } = (last && last.forecast) || {};
   if (seconds && next !== undefined && next !== null) {
-    tile("Forecast, next interval", `${digits(next / seconds)}/s`, [low === undefined || low === null ? "" : `${digits(low / seconds)} to ${digits(high / seconds)} in 9 of 10 cases`, last.forecast_error ? `the last ones off by ${Math.round(100 * last.forecast_error)} %` : ""].filter(Boolean).join("; "));
+    tile("Forecast, next interval", `${digits(next / seconds)}/s`, [low === undefined || low === null ? "" : `90 % interval ${digits(low / seconds)} to ${digits(high / seconds)}`, last.forecast_error ? `recent error ${Math.round(100 * last.forecast_error)} %` : ""].filter(Boolean).join("; "));
   }
   for (const role of roles.split(",").filter((each) => pools[each])) {
     const pool = pools[role], target = last && last.targets[role], moving = [pool.starting && `${pool.starting} starting`, pool.draining && `${pool.draining} draining`].filter(Boolean);
-    tile(`Replicas: ${role}`, `${digits(pool.ready)} ready`, [target !== undefined && target !== null ? `${target} decided` : "", ...moving, listed([pool.running, "running"], [pool.waiting, "waiting in all"])].filter(Boolean).join(", "));
+    tile(`Replicas: ${role}`, `${digits(pool.ready)} ready`, [target !== undefined && target !== null ? `target ${target}` : "", ...moving, listed([pool.running, "running"], [pool.waiting, "waiting"])].filter(Boolean).join(", "));
   }
   const gpus = (counts) => Object.entries(pools).reduce((sum, [role, pool]) => sum + counts(role, pool) * (pool.gpus_per_replica || 1), 0);
   const budget = status.planner.max_gpu_budget;
-  tile("GPUs", digits(gpus((role, pool) => (pool.ready || 0) + (pool.starting || 0) + (pool.draining || 0))), budget ? `of ${budget} allowed` : "no budget set");
+  tile("GPUs", digits(gpus((role, pool) => (pool.ready || 0) + (pool.starting || 0) + (pool.draining || 0))), budget ? `budget ${budget}` : "no budget set");
   if (rows.length) {
     const { price_per_gpu_hour: price, currency } = status.cost || {}, taken = gpuHours(rows);
     tile(price ? "Cost" : "GPU-hours", price ? money(taken * price, currency) : digits(taken), `${price ? `${digits(taken)} GPU-hours ` : ""}in ${lasting(rows[rows.length - 1].end - rows[0].start)}`);
   }
-  for (const [name, other] of otherFleets()) tile(`GPUs: against ${name}`, against(other), `${digits(other.gpus)} GPUs in the mean; ours ${digits(other.ours)}`, other.ours > other.gpus * 1.005 ? "" : "good");
+  for (const [name, other] of otherFleets()) tile(`GPUs: against ${name}`, against(other), `mean ${digits(other.gpus)} GPUs, ours ${digits(other.ours)}`, other.ours > other.gpus * 1.005 ? "" : "good");
   const saved = advice && advice.day;
-  if (saved) tile(advice.acting ? "Advice, last day of it" : "Advice, last day", percent(saved.saved_share.value), `${saved.saved_cost ? `of the GPU-hours saved: ${money(saved.saved_cost.value, advice.currency)}` : "of the GPU-hours would be saved"}${early(saved)}`);
+  if (saved) tile("Dry run, last day", percent(saved.saved_share.value), `${saved.saved_cost ? `of GPU-hours saved: ${money(saved.saved_cost.value, advice.currency)}` : "of GPU-hours would be saved"}${early(saved)}`);
   const host = byId("tiles");
   while (host.children.length > found.length) host.lastChild.remove();
   found.forEach(([name, value, remark, kind], place) => {
@@ -179,7 +178,7 @@ function decisions() {
     const node = list.children[place] || list.appendChild(make("tr"));
     if (!node.children.length) { node.append(make("td"), make("td"), make("td"), make("td")); node.tabIndex = 0; }
     const counts = Object.entries(row.pools).filter(([, pool]) => pool.target !== null).sort().reverse().map(([role, pool]) => pool.before !== null && pool.before !== pool.target ? `${role} ${pool.before} → ${pool.target}` : `${role} ${pool.target}`);
-    const reached = row.already ? "was so already" : row.reached_at && row.status !== "pending" ? `reached after ${lasting(Math.max(0, row.reached_at - row.at))}` : "not reached yet";
+    const reached = row.already ? "no change needed" : row.reached_at && row.status !== "pending" ? `reached after ${lasting(Math.max(0, row.reached_at - row.at))}` : "not reached yet";
     const done = row.dry_run ? "dry run" : `${row.status}, ${reached}`;
     [`${clock(row.at)} #${row.id}`, counts.join(", "), row.summary, done].forEach((text, each) => set(node.children[each], text));
     node.dataset.id = row.id; node.className = picked === row.id ? "picked" : "";
@@ -192,7 +191,7 @@ async function tell(row) {
   set(byId("storytitle"), `Decision ${row.id} at ${clock(row.at)}`);
   try {
     const answer = await fetch(`v1/control/decisions/${row.id}/story`, { headers: headers() });
-    const steps = answer.ok ? await answer.json() : { "": ["It is no longer kept."] };
+    const steps = answer.ok ? await answer.json() : { "": ["No longer stored."] };
     if (picked !== row.id) return;
     byId("steps").replaceChildren(...Object.entries(steps).flatMap(([name, lines]) => [make("dt", name), ...lines.map((line) => make("dd", line))]));
   } catch { byId("steps").replaceChildren(make("dd", "The control plane does not answer.")); }
@@ -204,7 +203,7 @@ function fleet() {
   byId("fleet").hidden = !replicas.length;
   if (!replicas.length) return;
   const waiting = replicas.reduce((sum, one) => sum + one.waiting, 0), running = replicas.reduce((sum, one) => sum + one.running, 0);
-  set(byId("fleettext"), `${digits(replicas.length)} replicas, ${digits(running)} requests running, ${digits(waiting)} waiting. Darker: a fuller KV cache (prefill: a longer batch). Red edge: requests wait.`);
+  set(byId("fleettext"), `${digits(replicas.length)} replicas, ${digits(running)} requests running, ${digits(waiting)} waiting. Darker: fuller KV cache (prefill: longer batch). Red edge: requests waiting.`);
   heatMap(byId("heat"), replicas);
 }
 
@@ -212,17 +211,17 @@ function fleet() {
 function latencies() {
   const { measured, slo, attainment } = status;
   if (!measured) return;
-  const cells = (found, aim) => ["ttft", "itl"].flatMap((name) => {
-    const { p50, p95, p99 } = found[`${name}_s`] || {}, target = aim[`${name}_ms`];
+  const cells = (found, own) => ["ttft", "itl"].flatMap((name) => {
+    const { p50, p95, p99 } = found[`${name}_s`] || {}, target = own[`${name}_ms`];
     return [[p50, p95, p99].every(unknown) ? "n/a" : [p50, p95, p99].map((each) => unknown(each) ? "n/a" : digits(each * 1000)).join(" / "), digits(target)];
   });
-  const line = (name, found, share, aim, of) => {
-    const used = burn(HOUR_S, of), bad = [share !== null && share < aim.attainment && 2, used > 1 && 4].filter(Boolean);
-    return [name, digits(found.requests), percent(share), percent(aim.attainment), times(used), ...cells(found, aim), bad];
+  const line = (name, found, share, own, of) => {
+    const burnt = burn(HOUR_S, of), bad = [share !== null && share < own.attainment && 2, burnt > 1 && 4].filter(Boolean);
+    return [name, digits(found.requests), percent(share), percent(own.attainment), used(burnt), ...cells(found, own), bad];
   };
-  const queued = measured.queue_s, mean = (measured.ttft_s || {}).mean, share = queued !== null && queued !== undefined && mean ? `; of the mean TTFT ${Math.round(100 * Math.min(1, queued / mean))} % is queueing` : "";
-  tables(byId("latencies"), [[`Latencies of the last interval in ms${share}`, ["requests", "came", "in time", "promised", "error budget, last hour", "TTFT p50 / p95 / p99", "target", "ITL p50 / p95 / p99", "target"],
-    [line("all", measured, attainment.last_interval, slo), ...Object.entries(measured.classes || {}).map(([name, found]) => line(name, found, found.attainment, promised(name), name))]]]);
+  const queued = measured.queue_s, mean = (measured.ttft_s || {}).mean, share = queued !== null && queued !== undefined && mean ? `; ${Math.round(100 * Math.min(1, queued / mean))} % of mean TTFT is queueing` : "";
+  tables(byId("latencies"), [[`Latencies of the last interval in ms${share}`, ["class", "requests", "within SLO", "target", "error budget used, last hour", "TTFT p50 / p95 / p99", "target", "ITL p50 / p95 / p99", "target"],
+    [line("all", measured, attainment.last_interval, slo), ...Object.entries(measured.classes || {}).map(([name, found]) => line(name, found, found.attainment, sloOf(name), name))]]]);
 }
 
 // Who changed a setting, and when.
@@ -234,35 +233,35 @@ function author(key) {
 function facts() {
   const { classes: judgedByClass, slo, components, seen_at: seen, changes, advice, refined, differing, connector, hosts, restarts } = status, blocks = [];
   const block = (title, head, lines) => { if (lines.length) blocks.push([title, head, lines]); };
-  block("Classes since the gateway's start", ["class", "in time", "promised", "error budget"], Object.keys(slo.classes || {}).map((name) => {
-    const judged = (judgedByClass || {})[name], aim = promised(name).attainment, count = judged ? judged.met + judged.missed : 0;
+  block("Classes since the gateway started", ["class", "within SLO", "target", "error budget used"], Object.keys(slo.classes || {}).map((name) => {
+    const judged = (judgedByClass || {})[name], target = sloOf(name).attainment, count = judged ? judged.met + judged.missed : 0;
     const share = count ? judged.met / count : null;
-    return [name, count ? `${percent(share)} of ${digits(count)}` : "n/a", percent(aim), share === null || aim >= 1 ? "n/a" : `${digits((1 - share) / (1 - aim))} ×`, share !== null && share < aim];
+    return [name, count ? `${percent(share)} of ${digits(count)}` : "n/a", percent(target), used(share === null || target >= 1 ? null : (1 - share) / (1 - target)), share !== null && share < target];
   }));
   const ended = Object.entries(status.outcomes || {}).filter(([, count]) => count), whole = ended.reduce((sum, [, count]) => sum + count, 0);
-  block("Requests that have ended", ["how", "requests", "share"], ended.map(([name, count]) => [ENDED[name] || name, digits(count), `${digits(100 * count / whole)} %`, name === "failed" || name === "shed"]));
+  block("Finished requests", ["outcome", "requests", "share"], ended.map(([name, count]) => [ENDED[name] || name, digits(count), `${digits(100 * count / whole)} %`, name === "failed" || name === "shed"]));
   const router = status.routing || {}, turned = (counts, text) => Object.entries(counts || {}).filter(([, count]) => count).map(([reason, count]) => [`${text}: ${reason.replaceAll("_", " ")}`, digits(count)]);
-  const guess = (target) => { const said = router.predictions || {}; return said[`${target} pairs`] && !unknown(said[`${target} error`]) ? [[`error of predicted ${target.toUpperCase()}`, `${percent(said[`${target} error`])} of what was measured`]] : []; };
-  block("Router", ["", ""], [...(router.queued === undefined ? [] : [["held now", digits(router.queued)]]), ...turned(router.sheds, "turned away"), ...turned(router.fallbacks, "placed without it"), ...guess("ttft"), ...guess("tpot")]);
-  block("Other fleets on the same traffic", ["fleet", "", "GPUs", "in time"], otherFleets().map(([name, other]) => [name, Object.entries(other.pools).map(([role, value]) => other.kind === "fixed" ? `${role} ${value}` : `${role} at ${percent(value)}`).join(", "), digits(other.gpus), percent(1 - other.lost)]));
+  const guess = (target) => { const said = router.predictions || {}; return said[`${target} pairs`] && !unknown(said[`${target} error`]) ? [[`error of predicted ${target.toUpperCase()}`, `${percent(said[`${target} error`])} of measured`]] : []; };
+  block("Router", ["", ""], [...(router.queued === undefined ? [] : [["held now", digits(router.queued)]]), ...turned(router.sheds, "shed"), ...turned(router.fallbacks, "placed without the router"), ...guess("ttft"), ...guess("tpot")]);
+  block("Other fleets on the same traffic", ["fleet", "", "GPUs", "within SLO"], otherFleets().map(([name, other]) => [name, Object.entries(other.pools).map(([role, value]) => other.kind === "fixed" ? `${role} ${value}` : `${role} at ${percent(value)}`).join(", "), digits(other.gpus), percent(1 - other.lost)]));
   const back = restarts || {}, restarted = (name) => back[name] ? `restarted ${when(back[name].at)}${back[name].count > 1 ? `, ${back[name].count} times so far` : ""}` : "";
   const unlisted = Object.keys(back).filter((name) => !(components || {})[name]).map((name) => [name, { ok: true }]);
-  block("Parts", ["part", "", ""], [...Object.entries(components || {}), ...unlisted].map(([name, part]) => [name, part.ok ? "well" : "not well", [part.detail, restarted(name)].filter(Boolean).join("; "), !part.ok]));
-  block("Age of what is planned by", ["input", "age"], Object.entries(seen || {}).filter(([, at]) => at !== null).map(([name, at]) => [name, lasting(Math.max(0, status.now - at))]));
-  const others = (connector.foreign_edits || []).map((edit) => [edit.role, `set to ${edit.found} by ${edit.by || "others"}`, `ours ${edit.ours}`, true]);
-  block("Others", ["pool", "", ""], [...others, ...(connector.rivals || []).map((rival) => ["", rival, "", true])]);
+  block("Components", ["component", "", ""], [...Object.entries(components || {}), ...unlisted].map(([name, part]) => [name, part.ok ? "healthy" : "unhealthy", [part.detail, restarted(name)].filter(Boolean).join("; "), !part.ok]));
+  block("Input freshness", ["input", "age"], Object.entries(seen || {}).filter(([, at]) => at !== null).map(([name, at]) => [name, lasting(Math.max(0, status.now - at))]));
+  const others = (connector.foreign_edits || []).map((edit) => [edit.role, `set to ${edit.found} by ${edit.by || "someone else"}`, `ours ${edit.ours}`, true]);
+  block("Changed by others", ["pool", "", ""], [...others, ...(connector.rivals || []).map((rival) => ["", rival, "", true])]);
   block("Hosts", ["host", "", ""], (hosts || []).map((host) => [host.address, host.state, `since ${clock(host.since_s)}`, host.state !== "back"]));
-  const slow = Object.entries(differing || {}).flatMap(([role, list]) => list.map((one) => [`${role} ${one.replica}`, `takes ${one.slowness} × as long as its peers since ${clock(one.since_s)}`]));
-  block("Engines against their profile", ["phase", ""], [...Object.entries((refined && refined.factors) || {}).map(([phase, factor]) => [phase, Math.abs(factor - 1) < 0.05 ? "as profiled" : `takes ${Math.round(Math.abs(factor - 1) * 100)} % ${factor > 1 ? "longer" : "less"} than profiled`]), ...slow]);
+  const slow = Object.entries(differing || {}).flatMap(([role, list]) => list.map((one) => [`${role} ${one.replica}`, `has taken ${one.slowness} × as long as its peers since ${clock(one.since_s)}`]));
+  block("Engines compared with their profile", ["phase", ""], [...Object.entries((refined && refined.factors) || {}).map(([phase, factor]) => [phase, Math.abs(factor - 1) < 0.05 ? "as profiled" : `takes ${Math.round(Math.abs(factor - 1) * 100)} % ${factor > 1 ? "longer" : "less"} than profiled`]), ...slow]);
   const { planner } = status, settings = [["slo", `TTFT ${slo.ttft_ms} ms, ITL ${slo.itl_ms} ms, ${percent(slo.attainment)}`],
     ["planner", `${planner.policy}, every ${measure(planner.interval_s, " s")}${planner.max_gpu_budget ? `, at most ${planner.max_gpu_budget} GPUs` : ""}${planner.dry_run ? ", dry run" : ""}`],
     ...Object.entries(status.pools).map(([role, pool]) => [`pools.${role}`, `${pool.min_replicas} to ${pool.max_replicas} replicas of ${pool.gpus_per_replica} GPU`])];
   const under = (name) => settings.find(([each]) => name.startsWith(`${each}.`)), made = Object.keys(changes || {});
   for (const name of made) if (!under(name)) settings.push([name, JSON.stringify(changes[name])]);
-  block("Settings in force", ["setting", "value", "changed while it ran"], settings.map(([name, value]) => [name, value,
+  block("Settings in force", ["setting", "value", "changed at run time"], settings.map(([name, value]) => [name, value,
     made.filter((key) => key === name || key.startsWith(`${name}.`)).map((key) => [key.slice(name.length + 1), author(key)].filter(Boolean).join(" ")).join("; ") || "as configured"]));
-  const windows = advice ? [["hour", advice.hour], ["day", advice.day], ["since the start", advice.start]].filter(([, each]) => each) : [];
-  block("Advice of the dry run", ["of", "GPU-hours: real", "planned", "saved", "in time: real", "planned"], windows.map(([name, each]) => [name, digits(each.stood.gpu_hours), digits(each.planned.gpu_hours), `${percent(each.saved_share.value)}${early(each)}`, percent(each.stood.attainment.value), percent(each.planned.attainment.value)]));
+  const windows = advice ? [["hour", advice.hour], ["day", advice.day], ["since start", advice.start]].filter(([, each]) => each) : [];
+  block("Dry run", ["window", "GPU-hours: real", "planned", "saved", "within SLO: real", "planned"], windows.map(([name, each]) => [name, digits(each.stood.gpu_hours), digits(each.planned.gpu_hours), `${percent(each.saved_share.value)}${early(each)}`, percent(each.stood.attainment.value), percent(each.planned.attainment.value)]));
   tables(byId("facts"), blocks);
 }
 
@@ -288,7 +287,7 @@ function tables(host, blocks) {
 const headers = () => key ? { authorization: `Bearer ${key}` } : {};
 async function follow() {
   const answer = await fetch("v1/control/live", { headers: headers(), cache: "no-store" });
-  if (answer.status === 401 || answer.status === 403) { login(answer.status === 403 ? "This key may not observe." : key ? "This key is not known." : ""); return false; }
+  if (answer.status === 401 || answer.status === 403) { login(answer.status === 403 ? "This key may not observe." : key ? "Unknown key." : ""); return false; }
   if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
   byId("login").hidden = true; byId("main").hidden = false;
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -316,7 +315,7 @@ function linked(fault) {
   const node = byId("link"); node.className = fault ? "lost" : "";
   set(node, fault ? `${fault}${heard ? `; last heard at ${clock(heard / 1000)}` : ""}` : `live, ${clock(heard / 1000)}`);
 }
-function login(text) { set(byId("refused"), text); byId("login").hidden = false; byId("main").hidden = true; set(byId("verdict"), "An API key is needed"); set(byId("link"), ""); byId("key").focus(); }
+function login(text) { set(byId("refused"), text); byId("login").hidden = false; byId("main").hidden = true; set(byId("verdict"), "API key needed"); set(byId("link"), ""); byId("key").focus(); }
 async function run() {
   for (let wait = 1; ; wait = Math.min(10, 2 * wait)) {
     const begun = Date.now();

@@ -111,7 +111,7 @@ def test_metrics_without_single_requests_are_judged_by_their_ttft() -> None:
     in_virtual_time(deployment.run_for(15.0))
     (record,) = deployment.records()
     assert (record["measured"]["attainment"], record["measured"]["ttft_only"]) == (0.6, True)
-    assert record["summary"].startswith("Only 60 % of the last requests were in time by their TTFT, 99 %")
+    assert record["summary"].startswith("Only 60 % of requests met their TTFT, target 99 %")
     attained = deployment.status()["attainment"]
     assert (attained["last_interval"], attained["ttft_only"]) == (0.6, True)
 
@@ -677,7 +677,7 @@ def test_the_status_is_json_from_the_first_moment_on() -> None:
     assert status["attainment"].pop("classes_missed_since") == {}
     assert status["attainment"] == expected
     assert status["last_decision"]["id"] == 0
-    assert status["last_decision"]["summary"].startswith("Only 90 % of the last requests were in time, 99 %")
+    assert status["last_decision"]["summary"].startswith("Only 90 % of requests met their SLO, target 99 %")
     well = {"ok": True, "detail": ""}
     assert status["components"] == {"Interpolator": well, "Connector": well}
     assert set(status["pools"]["decode"]) == {

@@ -89,7 +89,7 @@ def test_the_table_says_what_would_have_been_saved(
     text = " ".join(said.out.split())
     assert text.startswith(
         "Headway would have saved 30.0 % of the GPU-hours ($180) in 24 h, "
-        "with 99.44 % of the requests in time instead of 99.91 %"
+        "with 99.44 % of requests within their SLO instead of 99.91 %"
     )
     assert "last 24 h" in text
     assert "last hour" in text
@@ -113,7 +113,7 @@ def test_the_page_of_a_plan_that_takes_more_counts_upwards(
     out = " ".join(headway(capsys, "advise", "--url", control.url, "--page", place).out.split())
     assert "-$12.50" in out
     page = place.read_text(encoding="utf-8")
-    for shown in ("GPU-hours more", "20.0 to 30.0 %", "Money more", "$10.00 to $15.00"):
+    for shown in ("GPU-hours more", "20.0 to 30.0 %", "Cost more", "$10.00 to $15.00"):
         assert shown in page
 
 
@@ -121,7 +121,7 @@ def test_the_page_of_a_plan_that_takes_more_counts_upwards(
     ("changes", "said"),
     [
         ({"window": window(72.0)}, "in 3 days, with"),
-        ({"window": window(24.0, covered_s=20.0 * HOUR_S)}, "in the 20 h known of 24 h, with"),
+        ({"window": window(24.0, covered_s=20.0 * HOUR_S)}, "in 20 h measured of 24 h, with"),
         ({"window": window(0.5, saved_share=spread(0.3))}, "in 30 min (too short to judge by), with"),
         ({"model": "qwen3-32b"}, "Model qwen3-32b"),
     ],
@@ -136,14 +136,14 @@ def test_the_sentence_says_of_which_time_and_model_it_is(
 @pytest.mark.parametrize(
     ("changes", "note"),
     [
-        ({"start_up_known": False}, "a start is taken to last 45 s"),
-        ({"window": window(24.0, measured=False)}, "both figures are computed"),
-        ({"window": window(24.0, replay_error=-0.04)}, "4.0 % fewer of the requests were in time"),
-        ({"window": window(24.0, replay_error=None)}, "no calm stretch yet"),
-        ({"window": window(24.0, covered_s=20.0 * HOUR_S)}, "4 h of 24 h are not known"),
-        ({"window": window(24.0, saved_share=spread(0.3))}, "too short for a range"),
+        ({"start_up_known": False}, "45 s are assumed"),
+        ({"window": window(24.0, measured=False)}, "both attainments are simulated"),
+        ({"window": window(24.0, replay_error=-0.04)}, "4.0 % fewer of the requests met their SLO"),
+        ({"window": window(24.0, replay_error=None)}, "no stretch without queues yet"),
+        ({"window": window(24.0, covered_s=20.0 * HOUR_S)}, "4 h of 24 h were not measured"),
+        ({"window": window(24.0, saved_share=spread(0.3))}, "too short for an interval"),
         ({"price_per_gpu_hour": None}, "planner.advice.price_per_gpu_hour is not set"),
-        ({"acting": True}, "the planner acts: nothing is added"),
+        ({"acting": True}, "the planner acts, nothing is added"),
     ],
 )
 def test_what_the_figures_rest_on_is_said(
@@ -167,13 +167,13 @@ def test_once_it_acts_what_was_saved_is_told_beside_the_fleet_of_before(
     control.advice, place = acted(), tmp_path / "advice.html"
     said = headway(capsys, "advise", "--url", control.url, "--since", "24h", "--page", place)
     text = " ".join(said.out.split())
-    assert text.startswith("Headway saved 40.0 % of the GPU-hours ($240) in 24 h, with 99.44 % of the")
-    assert "Before prefill 8, decode 8, all the time" in text
+    assert text.startswith("Headway saved 40.0 % of the GPU-hours ($240) in 24 h, with 99.44 % of requests")
+    assert "Before prefill 8, decode 8, constant" in text
     assert "Dry run Headway would have saved 30.0 % of the GPU-hours" in text
     assert "nothing is added" not in text
     page = place.read_text(encoding="utf-8")
-    assert "beside prefill 8, decode 8 all the time" in page
-    assert "In time, Headway" in page
+    assert "compared with a constant prefill 8, decode 8" in page
+    assert "Within SLO, Headway" in page
     assert "a dry run of" not in page
     control.status["advice"] = {
         name: value for name, value in acted().items() if name not in {"window", "points"}
@@ -199,9 +199,11 @@ def test_a_fleet_without_requests_has_no_share_in_time(
         idle[fleet] = {**idle[fleet], "attainment": spread(None)}
     control.advice, place = advice(window=idle), tmp_path / "idle.html"
     out = " ".join(headway(capsys, "advise", "--url", control.url, "--page", place).out.split())
-    assert out.startswith("Headway would have saved 30.0 % of the GPU-hours ($15.00) in 2 h, in which no")
+    assert out.startswith(
+        "Headway would have saved 30.0 % of the GPU-hours ($15.00) in 2 h, without a request"
+    )
     assert "instead of n/a" not in out
-    assert "both figures are computed" not in out
+    assert "both attainments are simulated" not in out
     assert '<div class="card bad">' not in place.read_text(encoding="utf-8")
 
 
@@ -247,7 +249,7 @@ def test_the_page_is_whole_and_says_the_same(
     assert "<b>&model" not in text
     assert "&lt;b&gt;&amp;model: a dry run of 24 h" in text
     assert "Headway would have saved 30.0 % of the GPU-hours ($180) in 24 h" in text
-    for shown in ("GPU-hours saved", "25.0 to 35.0 %", "$150 to $210", "99.10 to 99.80 %", "aim 99.00 %"):
+    for shown in ("GPU-hours saved", "25.0 to 35.0 %", "$150 to $210", "99.10 to 99.80 %", "target 99.00 %"):
         assert shown in text
     headway(capsys, "advise", "--url", control.url, "--page", place)
     assert place.read_text(encoding="utf-8") == text
@@ -264,7 +266,9 @@ def test_status_and_a_decision_say_it_in_a_line(control: Control, capsys: pytest
         name: value for name, value in advice().items() if name not in {"window", "points"}
     }
     said = " ".join(headway(capsys, "status", "--url", control.url).out.split())
-    assert "Its plan would have saved 30.0 % of the GPU-hours ($180) in 24 h, with 99.44 % of the" in said
+    assert (
+        "Its plan would have saved 30.0 % of the GPU-hours ($180) in 24 h, with 99.44 % of requests" in said
+    )
     control.decisions[7]["advice"] = point(0)
     story = " ".join(headway(capsys, "decisions", "--url", control.url, "--id", "7").out.split())
-    assert "the plan's fleet 6 GPUs (prefill 4, decode 2), 99 % in time; the real one 10 GPUs" in story
+    assert "planned fleet 6 GPUs (prefill 4, decode 2), 99 % within SLO; real fleet 10 GPUs" in story

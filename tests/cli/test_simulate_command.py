@@ -155,7 +155,7 @@ def test_classes_that_no_fleet_is_sized_for_are_named(
     )
     asked = (LOAD, *FAST, "--config", str(config))
     notes = simulated(capsys, *asked, "--policy", "reference")["notes"]
-    assert any("reference plans" in note and "tighter promises of fast;" in note for note in notes)
+    assert any("reference plans" in note and "tighter SLOs of fast;" in note for note in notes)
     assert not any("slo.classes" in note for note in simulated(capsys, *asked)["notes"])
 
 

@@ -19,6 +19,8 @@ from headway.planning import (
     Role,
     Slo,
 )
+from headway.planning.decision_text import reason_lines
+from headway.planning.records import DecisionReasons
 from interp import DecodeSamples, PrefillSamples, Profile, build_profile
 
 NAN = float("nan")
@@ -97,3 +99,8 @@ def run(policy: Policy, observations: Iterable[Observation]) -> list[Decision]:
         decisions.append(policy.plan(observation, state))
         state = decisions[-1].next_state
     return decisions
+
+
+def why(reasons: Mapping[str, Any]) -> str:
+    """The reasons of a decision as `headway decisions --why` shows them."""
+    return "\n".join(reason_lines(DecisionReasons.model_validate(reasons)))

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from test_hindsight_policy import Fleet, policy, run, targets
 
 from headway.planning import Role
+from headway.planning.decision_text import reason_lines
 from headway.planning.records import DecisionReasons
-from headway.planning.story import reason_lines
 
 RISE = (*[10.0] * 20, *[60.0] * 40)
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from planning_cases import PROFILE, observed, run, settings
+from planning_cases import PROFILE, observed, run, settings, why
 
 from headway.planning import PoolLimits, PoolState, Role, Traffic, make_policy
 from headway.planning.hindsight.classes import ClassPast, cheapest
@@ -69,7 +69,7 @@ def test_a_fleet_with_two_promises_lies_between_those_of_each():
     shares = both.reasons["needs"]["prefill"]["option"]["classes"]
     assert len(shares) == 3
     assert max(shares) <= 0.01
-    assert "% of urgent" in both.reasons["summary"]
+    assert "% of urgent" in why(both.reasons)
     assert both.reasons["settings"]["class_budgets"] == pytest.approx(
         {"": 0.01, "urgent": 0.01, "batch": 0.01}
     )

@@ -12,6 +12,7 @@ from headway.planning.budget import fit
 from headway.planning.hindsight import HeadwaySettings
 from headway.planning.hindsight.role_changes import give_to_rising, role_changes
 from headway.planning.hindsight.state import ReleaseDelay
+from headway.words import plural
 
 PREFILL, DECODE = Role.PREFILL, Role.DECODE
 counts = st.integers(0, 12)
@@ -126,7 +127,7 @@ def test_a_pool_that_is_held_gives_when_the_mix_of_requests_shifts():
     assert {pair for decision in given_away for pair in decision.changes} == {(DECODE, PREFILL)}
     reasons = given_away[0].reasons
     (count,) = given_away[0].changes.values()
-    assert f"{count} of decode take over prefill in 10 s" in reasons["summary"]
+    assert f"{plural(count, 'decode replica')} will serve prefill, 10 s after draining." in reasons["summary"]
     assert reasons["changes"] == {"decode→prefill": count}
     json.dumps(reasons)
 

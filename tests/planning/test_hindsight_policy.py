@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from planning_cases import NAN, PROFILE, observed, settings
+from planning_cases import NAN, PROFILE, observed, settings, why
 from planning_cases import run as decisions_of
 
 from headway.config import load_config
@@ -140,8 +140,8 @@ def test_what_no_fleet_serves_any_more_by_corrected_surfaces_does_not_explode_th
     assert max(targets(decisions[:9])) > 1.5 * need["option"]["expected"]
     assert need["infeasible"] == 1.0
     assert targets(decisions)[-1] <= need["option"]["expected"] + 1.0
-    assert any("miss their SLO on an idle engine" in text for text in decisions[-1].reasons["warnings"])
-    assert "% of the last requests miss their SLO on an idle engine, too" in decisions[-1].reasons["summary"]
+    assert any("is unreachable, even when idle" in text for text in decisions[-1].reasons["warnings"])
+    assert "The SLO of 100 % of requests is unreachable, even when idle." in decisions[-1].reasons["summary"]
 
 
 def test_chance_alone_hardly_moves_the_targets():
@@ -204,9 +204,11 @@ def test_counts_alone_are_planned_for_as_poisson_traffic():
 
 def test_reasons_say_it_in_words_and_hold_no_arrays():
     reasons = run(policy(), [20.0] * 30)[-1].reasons
-    assert re.search(r"work for .* would have kept \d+(\.\d+)? % of what can be kept", reasons["summary"])
-    assert "lost" not in reasons["summary"]
-    assert "idle engine" not in reasons["summary"]
+    assert re.fullmatch(
+        r"Prefill needs \d+(; keeping \d+ for now)?\. Decode needs \d+.*\.", reasons["summary"]
+    )
+    assert re.search(r"work for .* would have kept \d+(\.\d+)? % of what could be kept", why(reasons))
+    assert "even when idle" not in why(reasons)
     assert len(json.dumps(reasons)) < 8_000
 
 
@@ -220,9 +222,9 @@ def test_it_needs_a_profile_and_the_rules_of_engines():
 def test_peaks_that_nobody_can_follow_are_held_and_said():
     rates = [90.0 if tick % 9 == 8 else 10.0 for tick in range(63)]
     reasons = run(policy(), rates, Fleet(delay=4))[-1].reasons
-    assert any("are held for them" in warning for warning in reasons["warnings"])
+    assert any("load peaks faster than a replica starts" in warning for warning in reasons["warnings"])
     calm = run(policy(), [50.0] * 30)[-1].reasons
-    assert not any("are held for them" in warning for warning in calm["warnings"])
+    assert not any("load peaks faster than a replica starts" in warning for warning in calm["warnings"])
 
 
 def test_a_state_survives_the_planner():
@@ -236,7 +238,7 @@ def test_a_state_survives_the_planner():
 
 def test_a_first_burst_is_said_to_have_been_beyond_any_past():
     decisions = run(policy(), [1.0] * 12 + [60.0] + [1.0] * 4)
-    said = [any("no past could tell" in each for each in one.reasons["warnings"]) for one in decisions]
+    said = [any("no history could predict" in each for each in one.reasons["warnings"]) for one in decisions]
     assert not any(said[:12])
     assert all(said[13:])
 

@@ -73,7 +73,7 @@ def test_the_plan_holds_what_they_lack_and_says_so(role):
     assert f"{role}: 2 of 8 replicas take 2.0 times as long as the others" in " ".join(
         after.reasons["warnings"]
     )
-    assert "for what slow ones lack" in after.reasons["summary"]
+    assert "to make up for slow replicas" in after.reasons["summary"]
     assert "slow" not in before.reasons
     assert "slow" not in before.reasons["inputs"]
     json.dumps(after.reasons)

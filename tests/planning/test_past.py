@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from planning_cases import NAN, PROFILE, observed, settings
+from planning_cases import NAN, PROFILE, observed, settings, why
 
 from headway.config import load_config
 from headway.planning import Role, make_policy
@@ -65,11 +65,11 @@ def test_a_policy_with_a_past_plans_by_it_from_the_first_decision_and_says_so():
     quiet = observed(now_s=NOW_S + INTERVAL_S, interval_s=INTERVAL_S, requests=300.0, isl_tokens=2000.0)
     reasons = policy.plan(quiet, state).reasons
     assert reasons["needs"]["prefill"]["recalled"] == 60
-    assert "in the last 61 intervals (60 of the warm-up trace)" in reasons["summary"]
-    assert "not fewer than before while learning" not in reasons["summary"]
+    assert "in the last 61 intervals, 60 of them from the warm-up trace" in why(reasons)
+    assert not reasons["needs"]["prefill"]["learning"]
     cold = policy.plan(quiet, policy.initial_state()).reasons
-    assert "warm-up" not in cold["summary"]
-    assert "not fewer than before while learning" in cold["summary"]
+    assert "warm-up" not in why(cold)
+    assert cold["needs"]["prefill"]["learning"]
 
 
 def test_the_past_is_forgotten_in_time_and_with_another_slo():

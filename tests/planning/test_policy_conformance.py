@@ -140,7 +140,7 @@ def test_the_summary_is_one_line_for_people(name):
     summary = first(make(name)).reasons["summary"]
     assert summary.endswith(".")
     assert "\n" not in summary
-    assert "decode" in summary
+    assert "decode" in summary.lower()
 
 
 def test_an_observation_without_a_pool_is_an_error(name):

@@ -120,7 +120,7 @@ def test_a_dry_run_tells_what_its_plan_would_have_saved(system: LiveSystem, tmp_
         command = [*headway("advise"), "--url", system.url, "--since", "1h", "--page", str(page)]
         said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
         assert said.stdout.startswith("Headway would have saved")
-        assert "Requests in time" in page.read_text(encoding="utf-8")
+        assert "Requests within SLO" in page.read_text(encoding="utf-8")
 
         # Once it acts, the fleet that stood there before goes on beside the real one.
         change(system, "planner.dry_run=false")

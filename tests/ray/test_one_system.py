@@ -174,7 +174,7 @@ def test_status_and_control_api_name_pools_attainment_and_the_last_decision(syst
     assert ", ".join(f"{role} {record['targets'][role]}" for role in ROLES) in shown
     assert record["reasons"]["summary"].split()[0] in shown
     assert "simulated" in shown.lower()
-    assert re.search(r"SLO .*\d ?% in total, aim 99", shown)
+    assert re.search(r"SLO .*\d ?% in total, target 99", shown)
     assert before <= document["last_decision"]["id"] <= after
     assert document["last_decision"]["summary"]
     assert 0 < document["attainment"]["total"] <= 1

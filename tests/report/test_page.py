@@ -97,8 +97,8 @@ def test_what_headway_planned_from_is_told() -> None:
     config = load_config(None, SETTINGS | {"planner.policy": "headway"})
     rows = execute(Job(trace=LOAD, config=config)).intervals
     text = " ".join(decisions(rows, {})[-1].lines)
-    assert text.startswith("prefill needs")
-    for words in ("replicas expected", "which would have kept", "Lead: prefill"):
+    assert text.startswith("Prefill needs")
+    for words in ("replicas is expected", "would have kept", "prefill: a new replica serves in"):
         assert words in text
 
 

@@ -1,6 +1,10 @@
-"""A decision in an operator's words, and as data from which it can be followed."""
+"""A decision as data from which it can be followed, and in one line for operators.
 
-from collections.abc import Iterator, Mapping, Sequence
+The line says what each pool needs and why it has another number: `Needs 1; keeping 2 while learning.` The
+forecast and the figures behind it are in the data, and in words in `headway.planning.decision_text`.
+"""
+
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -9,7 +13,7 @@ from headway.planning.budget import Fit
 from headway.planning.hindsight.backtest import SURPRISE
 from headway.planning.hindsight.capacity import MissingCapacity, missing_lines
 from headway.planning.hindsight.excess import Excess, excess_lines
-from headway.planning.hindsight.needs import ClassOption, Need
+from headway.planning.hindsight.needs import Need
 from headway.planning.hindsight.settings import (
     HeadwaySettings,
     class_budgets,
@@ -19,7 +23,7 @@ from headway.planning.hindsight.settings import (
 from headway.planning.hindsight.slow_replicas import SlowReplicas, slow_lines
 from headway.planning.hindsight.state import ReleaseDelay
 from headway.planning.policies import PolicySettings
-from headway.planning.reasons import common, describe, jsonable, ordered, progress_warnings
+from headway.planning.reasons import common, jsonable, ordered, progress_warnings
 from headway.planning.types import NO_CHANGES, Observation, Role, RoleChanges
 from headway.words import percent, plural
 
@@ -28,7 +32,9 @@ NO_EXCESS: Mapping[Role, Excess] = MappingProxyType({})
 NONE_SLOW: Mapping[Role, SlowReplicas] = MappingProxyType({})
 
 PEAKY = 1.5
-"""Times the typical need from which a pool is said to be held for peaks."""
+"""Times the typical need from which a pool counts as held for peaks."""
+SETTINGS = {"gpu_budget": "planner.max_gpu_budget"}
+"""Settings by the names of limits, where these differ."""
 
 
 def explain(
@@ -57,15 +63,19 @@ def explain(
     names = [each.name for each in settings.classes]
     if names:
         reasons["settings"]["class_budgets"] = dict(zip(("", *names), class_budgets(settings), strict=True))
-    cause = "; ".join(
-        _cause(role, needs[role], delays[role], names, slow.get(role)) for role in ordered(needs)
-    )
-    changed = "".join(f"; {words}" for words in _changes(changes, own))
-    beyond = "".join(f"; {words}" for words in _beyond_reach(needs, may_miss))
-    limited = f"; limited by {', '.join(fitted.limits)}" if fitted.limits else ""
-    engines = _engines(corrected or {}, observation.now_s)
-    if engines:
+    if corrected and any(difference(*each) for each in corrected.get("factors", {}).items()):
         reasons["engines"] = corrected
+    lines = [
+        *(_need_line(role, needs, delays[role], fitted, slow.get(role)) for role in ordered(needs)),
+        # The plan of a dry run is for a fleet of its own, and that is where requests wait.
+        *(
+            ["The queue is that of the planned fleet."]
+            if observation.stood is not None and _queue(needs)
+            else []
+        ),
+        *_changes(changes, own),
+        *(f"{line}." for line in _beyond_reach(needs, may_miss)),
+    ]
     reasons |= {
         "needs": needs,
         "holds": delays,
@@ -79,7 +89,7 @@ def explain(
             *excess_lines(unexplained, settings.interval_s),
             *_warnings(needs, may_miss),
         ],
-        "summary": f"{cause}: {describe(fitted.targets, observation)}{changed}{beyond}{limited}{engines}.",
+        "summary": " ".join(lines),
     }
     if missing:
         reasons["missing"] = missing
@@ -91,52 +101,41 @@ def explain(
     return plain
 
 
-def _cause(
+def _need_line(
     role: Role,
-    need: Need,
+    needs: Mapping[Role, Need],
     delay: ReleaseDelay,
-    names: Sequence[str] = (),
-    slow: SlowReplicas | None = None,
+    fitted: Fit,
+    slow: SlowReplicas | None,
 ) -> str:
+    """A sentence on one pool; a single pool is not named."""
+    need, target, alone = needs[role], fitted.targets[role], len(needs) == 1
     if need.option is None:
-        return f"{role} is held, nothing is known yet of what it needs"
-    option = need.option
-    words = (
-        f"{role} needs {need.replicas}: work for {option.expected:.2f} replicas expected "
-        f"in {need.lead_s:.0f} s ({option.forecast}), times {option.factor:.2f}, which would have "
-        f"kept {percent(1.0 - min(1.0, option.lost / max(need.requests, 1.0)))} of what can be kept in the "
-        f"last {plural(need.intervals, 'interval')}"
-    )
-    if need.recalled:
-        words += f" ({need.recalled} of the warm-up trace)"
-    if isinstance(option, ClassOption):
-        shares = zip(("other requests", *names), option.classes, strict=True)
-        said = [f"{percent(1.0 - share)} of {name}" for name, share in shares if share or name in names]
-        words += f" ({', '.join(said)})"
-    if slow is not None and slow.lacking:
-        words += f", {slow.lacking} of them for what slow ones lack"
-    if need.extra:
-        words += f", {need.extra} of them for the queue"
-    if need.learning:
-        words += ", not fewer than before while learning"
-    if delay.target > need.replicas:
-        words += f", {delay.target} are held for now"
-    return words
+        text = f"{'' if alone else f'{role}: '}no load measured yet; keeping {delay.target}"
+    else:
+        text = f"{'' if alone else f'{role} '}needs {need.replicas}"
+        parts = {
+            "to make up for slow replicas": 0 if slow is None else slow.lacking,
+            "for the queue": need.extra,
+        }
+        if extra := ", ".join(f"{count} {purpose}" for purpose, count in parts.items() if count):
+            text += f" ({extra})"
+        if delay.target > need.replicas:
+            text += f"; keeping {delay.target} {'while learning' if need.learning else 'for now'}"
+    if target != delay.target:
+        limits = [limit.removeprefix(f"{role}: ") for limit in fitted.limits]
+        by = " and ".join(SETTINGS.get(limit, limit) for limit in limits if ": " not in limit)
+        text += f"; {'raised' if target > delay.target else 'limited'} to {target}{by and f' by {by}'}"
+    return f"{text[0].upper()}{text[1:]}."
 
 
-def _engines(corrected: Mapping[str, Any], now_s: float) -> str:
-    """How engines differ from their profile, where they do materially; "" where not."""
-    words = []
-    for phase, factor in corrected.get("factors", {}).items():
-        if said := difference(phase, factor):
-            words.append(f"{said}, as seen for {now_s - corrected['since'].get(phase, now_s):.0f} s")
-    return f"; {' and '.join(words)}: the plan is corrected" if words else ""
+def _queue(needs: Mapping[Role, Need]) -> bool:
+    return any(need.extra for need in needs.values())
 
 
 def _changes(changes: RoleChanges, own: HeadwaySettings) -> list[str]:
     return [
-        f"{count} of {giver} take over {taker} in {own.role_change_s:g} s once they have "
-        "drained, instead of starting"
+        f"{plural(count, f'{giver} replica')} will serve {taker}, {own.role_change_s:g} s after draining."
         for (giver, taker), count in changes.items()
     ]
 
@@ -144,26 +143,25 @@ def _changes(changes: RoleChanges, own: HeadwaySettings) -> list[str]:
 def _warnings(needs: Mapping[Role, Need], may_miss: float) -> Iterator[str]:
     for role, need in needs.items():
         if need.option is not None and not need.learning and _holds_peaks(need):
-            usual = "1 replica is" if round(need.typical) == 1 else f"{need.typical:.0f} replicas are"
             yield (
-                f"{role}: {usual} enough half of the time, but peaks come faster than one starts "
-                f"({need.lead_s:.0f} s): {need.replicas} are held for them"
+                f"{role}: {need.typical:.0f} would do half of the time, but load peaks faster than a replica "
+                f"starts ({need.lead_s:.0f} s); keeping {need.replicas}"
             )
     surprising = max(need.surprising for need in needs.values())
     if surprising > may_miss:
         yield (
-            f"{percent(round(surprising, 3))} of the requests so far came in jumps to more than {SURPRISE:g} "
-            "times all that was known: what the first of its kind loses, no past could tell"
+            f"{percent(round(surprising, 3))} of requests so far came in jumps to more than {SURPRISE:g} "
+            "times any load seen before, which no history could predict"
         )
     for words in _beyond_reach(needs, may_miss):
-        yield f"{words}: no replicas are planned for them"
+        yield f"{words}: no replicas are planned for it"
 
 
 def _beyond_reach(needs: Mapping[Role, Need], may_miss: float) -> Iterator[str]:
-    """The share of requests that no replica more would keep, where that is more than may miss."""
+    """The share of requests that no fleet can serve in time, where it exceeds the loss budget."""
     infeasible = max(need.infeasible for need in needs.values())
     if infeasible > may_miss:
-        yield f"{percent(round(infeasible, 3))} of the last requests miss their SLO on an idle engine, too"
+        yield f"The SLO of {percent(round(infeasible, 3))} of requests is unreachable, even when idle"
 
 
 def _holds_peaks(need: Need) -> bool:

@@ -1,13 +1,11 @@
 """A decision in words: what is promised, seen and needed, and what limits it."""
 
-import math
-
 import pytest
 
+from headway.planning.decision_text import measured_text, reached_text, story, summary_text
 from headway.planning.documents import LastDecision
 from headway.planning.record_figures import stood_already
 from headway.planning.records import ConnectorAnswer, DecisionRecord, MeasuredFigures
-from headway.planning.story import measured_text, missed_text, reached_text, story
 
 NEEDS = {"needs": {"decode": {"lead_s": 60.0}}, "settings": {"loss_budget": 0.01}}
 
@@ -25,37 +23,40 @@ def record(attainment, **reasons):
 
 
 @pytest.mark.parametrize(
-    ("attained", "said"),
+    ("measured", "said"),
     [
-        (None, ""),
-        (0.99, ""),
-        (math.nan, ""),
-        (0.0, "Only 0 % of the last requests were in time, 99 % are promised."),
-        (0.9899, "Only 98.99 % of the last requests were in time, 99 % are promised."),
+        ({}, ""),
+        ({"attainment": 0.99}, ""),
+        ({"attainment": 0.0}, "Only 0 % of requests met their SLO, target 99 %. "),
+        ({"attainment": 0.9899}, "Only 98.99 % of requests met their SLO, target 99 %. "),
+        ({"attainment": 0.6, "ttft_only": True}, "Only 60 % of requests met their TTFT, target 99 %. "),
+        ({"health": {"status": "stale", "detail": "old"}, "attainment": 0.6}, "No metrics (old). "),
     ],
 )
-def test_an_interval_that_missed_the_promise_is_said(attained, said):
-    assert missed_text(attained, 0.99) == said
+def test_the_line_of_a_decision_begins_with_what_is_wrong(measured, said):
+    found = summary_text("Needs 1.", MeasuredFigures.model_validate(measured), 0.99)
+    assert found == f"{said}Needs 1."
 
 
 def test_a_story_has_what_was_seen_what_may_miss_and_what_limits():
     told = story(record(0.62, **NEEDS, limits=["decode: max_replicas"]))
-    assert told["measured"][1] == "62 % of the requests in time"
+    assert told["measured"][1] == "62 % of requests within their SLO"
     assert told["why"] == [
-        "Lead: decode 60 s until a replica ordered now serves; 1 % of the requests may miss their SLO",
+        "decode: a new replica serves in 60 s",
+        "Error budget: 1 % of requests may miss their SLO",
         "Limited by: decode: max_replicas",
     ]
     untold = story(record(None, needs=NEEDS["needs"]))
     assert len(untold["measured"]) == 1
-    assert untold["why"] == ["Lead: decode 60 s until a replica ordered now serves"]
+    assert untold["why"] == ["decode: a new replica serves in 60 s"]
 
 
 def test_load_is_of_the_whole_pool_and_kv_usage_of_its_mean_replica():
     load = {"decode": {"running": 43.0, "waiting": 0.5, "kv_usage": 0.0229}, "prefill": {"running": 2.0}}
     told = story(record(0.99).model_copy(update={"measured": MeasuredFigures.model_validate({"load": load})}))
     assert told["measured"][1:] == [
-        "decode: 43 running, 0.5 waiting in all; KV usage 2.3 % in the mean",
-        "prefill: 2 running, n/a waiting in all",
+        "decode: 43 running, 0.5 waiting; mean KV usage 2.3 %",
+        "prefill: 2 running, n/a waiting",
     ]
 
 
@@ -101,7 +102,7 @@ def test_the_answer_of_a_connector_is_told_in_words(answer, said):
     [
         ({"health": {"status": "down", "detail": "no answer of http://m"}}, "no data: no answer of http://m"),
         ({"health": {"status": "stale"}}, "no data: stale"),
-        ({}, "no data: why is not known"),
+        ({}, "no data: reason unknown"),
         ({"requests": 0, "health": {"status": "ok"}}, "0 requests (0/s); data ok"),
         (
             {"ttft_s": {"mean": 0.5}, "osl_tokens": 30, "health": {"status": "partial", "detail": "half"}},
@@ -121,7 +122,7 @@ STANDS = {"pools": {"decode": {"ready": 1, "starting": 0}}, "previous_targets": 
     [
         ({"reached_at": 36.7}, ["reached after 6.3 s"]),
         ({}, ["not reached yet"]),
-        ({**STANDS, "reached_at": 30.4}, ["was so already"]),
+        ({**STANDS, "reached_at": 30.4}, ["no change needed"]),
         ({**STANDS, "pools": {"decode": {"ready": 0, "starting": 1}}}, ["not reached yet"]),
         ({**STANDS, "connector": {"status": "pending"}, "reached_at": 30.4}, ["not reached yet"]),
         ({**STANDS, "connector": {"status": "dry_run"}}, None),

@@ -1,12 +1,13 @@
-"""A decision in words, step by step: measured, expected, needed, decided, done.
+"""The text of a decision: a line when it is made (`summary_text`), and its steps on request (`story`).
 
-The command, the live page and reports tell it in the same words. Times of day are local ones.
+The log, the terminal, the live page and reports show the same text. Times of day are local.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from headway.config import Role
+from headway.engine.refinement import difference
 from headway.planning.documents import LastDecision
 from headway.planning.record_figures import stood_already
 from headway.planning.records import (
@@ -18,8 +19,9 @@ from headway.planning.records import (
     DecisionReasons,
     DecisionRecord,
     MeasuredFigures,
+    NeedFigures,
 )
-from headway.words import clock, milliseconds, percent, shown
+from headway.words import clock, milliseconds, percent, plural, shown
 
 COUNTS = ("desired", "starting", "ready", "draining")
 DETAILS: Mapping[tuple[str, str | None], str | None] = {
@@ -35,19 +37,21 @@ DETAILS: Mapping[tuple[str, str | None], str | None] = {
     ("wish", None): None,
     ("yielded", None): "left to others: ",
 }
-"""What stands before each detail of a connector's answer, by its key and of one status alone; None leaves
-it out. The ids of decisions are those of the virtual connector, which other systems see.
+"""Words before each detail of a connector's answer, by key and, where only one status has them, by status;
+None leaves the detail out. Decision ids are those of the virtual connector, which other systems see.
 """
+PLANNABLE = ("ok", "partial")
+"""States of the data from which a decision is made."""
 FORECAST = (("requests", "requests"), ("isl_tokens", "input tokens"), ("osl_tokens", "output tokens"))
 
 
 def story(record: DecisionRecord) -> dict[str, list[str]]:
-    """The steps of a decision, each as named lines: measured, forecast, sized, set, started."""
+    """The steps of a decision as lines by name: measured, forecast, sized, set, started."""
     interval = record.interval
     reasons = DecisionReasons.model_validate(record.reasons)
     load = [
-        f"{role}: {shown(each.running)} running, {shown(each.waiting)} waiting in all"
-        + ("" if each.kv_usage is None else f"; KV usage {percent(round(each.kv_usage, 3))} in the mean")
+        f"{role}: {shown(each.running)} running, {shown(each.waiting)} waiting"
+        + ("" if each.kv_usage is None else f"; mean KV usage {percent(round(each.kv_usage, 3))}")
         for role, each in record.measured.load.items()
     ]
     replicas = [
@@ -75,16 +79,24 @@ def story(record: DecisionRecord) -> dict[str, list[str]]:
 
 def _kept(record: DecisionRecord) -> Iterator[str]:
     if (attained := record.measured.attainment) is not None:
-        yield f"{percent(attained)} of the requests in time"
+        yield f"{percent(attained)} of requests within their SLO"
 
 
-def missed_text(attained: float | None, promised: float, by: str = "") -> str:
-    """A sentence where an interval missed what is promised, else empty. NaN: it is not known."""
-    if attained is None or not attained < promised:
-        return ""
-    return (
-        f"Only {percent(attained)} of the last requests were in time{by}, {percent(promised)} are promised."
-    )
+def summary_text(why: str, measured: MeasuredFigures, target: float) -> str:
+    """The line of a decision: what is wrong with its interval, and the policy's reason.
+
+    `target` is the share of requests that should meet their SLO.
+    """
+    health = measured.health
+    opening = ""
+    if health.status not in (*PLANNABLE, None):
+        opening = f"No metrics ({health.detail or health.status})."
+    elif measured.attainment is not None and measured.attainment < target:
+        slo = "TTFT" if measured.ttft_only else "SLO"
+        opening = (
+            f"Only {percent(measured.attainment)} of requests met their {slo}, target {percent(target)}."
+        )
+    return f"{opening} {why}".lstrip()
 
 
 def _pool_lines(record: DecisionRecord) -> Iterator[str]:
@@ -111,7 +123,7 @@ def _detail_words(action: ConnectorAnswer) -> Iterator[str]:
 
 def _worded(value: Any) -> str:  # noqa: ANN401 - JSON
     if isinstance(value, Mapping):
-        # A line of text says itself what it is about.
+        # A line of text needs no name before it.
         return ", ".join(
             each if isinstance(each, str) else f"{key} {_worded(each)}" for key, each in value.items()
         )
@@ -121,13 +133,13 @@ def _worded(value: Any) -> str:  # noqa: ANN401 - JSON
 
 
 def _advice_text(lived: AdvicePoint) -> str:
-    """What the interval was like for the plan's fleet, beside the real one."""
+    """The interval as the planned and the real fleet served it."""
     parts = []
-    for name, of in (("the plan's fleet", "planned"), ("the real one", "stood")):
+    for name, of in (("planned fleet", "planned"), ("real fleet", "stood")):
         replicas = getattr(lived, f"{of}_replicas").items()
         counts = ", ".join(f"{role} {count:.3g}" for role, count in replicas)
         kept = percent(getattr(lived, f"{of}_attainment"))
-        parts.append(f"{name} {shown(getattr(lived, f'{of}_gpus'))} GPUs ({counts}), {kept} in time")
+        parts.append(f"{name} {shown(getattr(lived, f'{of}_gpus'))} GPUs ({counts}), {kept} within SLO")
     return "; ".join(parts)
 
 
@@ -150,19 +162,43 @@ def reason_lines(reasons: DecisionReasons) -> Iterator[str]:
     if reasons.corrections:
         parts = (f"{role} {each.value:.3g} ({each.basis})" for role, each in reasons.corrections.items())
         yield f"Corrections: {', '.join(parts)}"
-    for role, need in (reasons.requirement or {}).items():
+    for role, need in reasons.requirement.items():
         count = "no number of" if need.replicas is None else f"{need.replicas:.3g}"
         load, throughput = need.load_tokens_per_s, need.throughput_per_gpu
         count += " replica" if need.replicas == 1 else " replicas"
         yield f"Need: {role} {count} for {load:,.0f} tokens/s at {throughput:,.0f} tokens/s per GPU"
-    # Of the policy `headway`: how far ahead each pool is planned, and how many requests may miss.
-    if leads := ", ".join(f"{role} {need.lead_s:.0f} s" for role, need in (reasons.needs or {}).items()):
-        lost = reasons.settings.loss_budget
-        may = "" if lost is None else f"; {percent(round(lost, 6))} of the requests may miss their SLO"
-        yield f"Lead: {leads} until a replica ordered now serves{may}"
+    for role, planned in reasons.needs.items():
+        yield f"{role}: {_need_text(planned, list(reasons.settings.class_budgets))}"
+    if (may_miss := reasons.settings.loss_budget) is not None:
+        yield f"Error budget: {percent(round(may_miss, 6))} of requests may miss their SLO"
+    if differences := [text for each in reasons.engines.factors.items() if (text := difference(*each))]:
+        yield f"Engines: {' and '.join(differences)}; the plan accounts for it"
     if reasons.limits:
         yield f"Limited by: {', '.join(reasons.limits)}"
-    yield from (f"Warning: {warning}" for warning in reasons.warnings or ())
+    yield from (f"Warning: {warning}" for warning in reasons.warnings)
+
+
+def _need_text(need: NeedFigures, classes: Sequence[str]) -> str:
+    """The forecast and the factor that the policy `headway` chose, and their result on past traffic.
+
+    `classes` are the names of the classes, the first that of requests without one.
+    """
+    option, start = need.option, f"a new replica serves in {need.lead_s:.0f} s"
+    if option is None:
+        return start
+    kept = 1.0 - min(1.0, option.lost / max(need.requests or 0.0, 1.0))
+    by_class = [
+        f"{percent(1.0 - lost)} of {name or 'other requests'}"
+        for name, lost in zip(classes, option.classes, strict=False)
+        if lost or name
+    ]
+    return (
+        f"{start}; until then work for {option.expected:.2f} replicas is expected ({option.forecast}), "
+        f"× {option.factor:.2f} for safety. That would have kept {percent(kept)} of what could be kept in "
+        f"the last {plural(need.intervals, 'interval')}"
+        + (f", {need.recalled} of them from the warm-up trace" if need.recalled else "")
+        + (f" ({', '.join(by_class)})" if by_class else "")
+    )
 
 
 def measured_text(measured: MeasuredFigures, span_s: float) -> str:
@@ -173,7 +209,7 @@ def measured_text(measured: MeasuredFigures, span_s: float) -> str:
     known = [*_latencies(measured), *_waited_and_cached(measured)]
     state = ": ".join(filter(None, (health.status, health.detail)))
     if requests is None and not mean and not known:
-        return f"no data: {health.detail or health.status or 'why is not known'}"
+        return f"no data: {health.detail or health.status or 'reason unknown'}"
     rate = "" if requests is None or span_s <= 0 else f" ({requests / span_s:.3g}/s)"
     came = ", ".join([f"{shown(requests)} requests{rate}", *mean])
     return "; ".join([came, *known, f"data {state or 'unknown'}"])
@@ -192,9 +228,9 @@ def _waited_and_cached(measured: MeasuredFigures) -> Iterator[str]:
     mean_s = measured.ttft_s.mean
     if queue_s is not None:
         part = f", {percent(min(1.0, queue_s / mean_s))} of TTFT" if mean_s else ""
-        yield f"queued {milliseconds(queue_s)} ms in the mean{part}"
+        yield f"mean queueing {milliseconds(queue_s)} ms{part}"
     if cached is not None:
-        yield f"{shown(cached)} tokens of a prompt cached"
+        yield f"{shown(cached)} prompt tokens cached"
 
 
 def targets_text(targets: Mapping[Role, int], previous: Mapping[Role, int] | None = None) -> str:
@@ -207,7 +243,7 @@ def targets_text(targets: Mapping[Role, int], previous: Mapping[Role, int] | Non
 
 
 def reached_text(decision: LastDecision | DecisionRecord) -> str:
-    """When the replicas were all running, that they are not yet, or were before; empty of a dry run."""
+    """Whether and when all replicas were ready; empty for a dry run."""
     if isinstance(decision, DecisionRecord):
         status, already = decision.connector.status, stood_already(decision)
     else:
@@ -215,15 +251,15 @@ def reached_text(decision: LastDecision | DecisionRecord) -> str:
     if status == DRY_RUN:
         return ""
     if already:
-        return "was so already"
+        return "no change needed"
     if decision.reached_at is None or status == PENDING:
         return "not reached yet"
     return f"reached after {max(decision.reached_at - decision.created_at, 0.0):.1f} s"
 
 
 def answer_text(answer: ConnectorAnswer) -> str:
-    """Why targets were not taken, as far as they were not; else empty."""
+    """Why the targets were not set; empty if they were."""
     if answer.status == DRY_RUN:
-        return "dry run, nothing is set"
+        return "dry run: nothing is set"
     error = answer.detail.get("error") if isinstance(answer.detail, Mapping) else None
     return f"{answer.status}: {error}" if error else ""

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from headway.planning.documents import StatusDocument
+from headway.planning.health import health
 from headway.planning.record_figures import forecast_error, missed_since, needed_replicas
 from headway.planning.records import ClassFigures, DecisionRecord, ForecastFigures, MeasuredFigures
-from headway.planning.verdict import verdict
 
 NOW_S = 1_000_000.0
 
@@ -35,10 +35,10 @@ def status(**changes: Any) -> StatusDocument:
 
 
 def test_a_promise_that_is_kept() -> None:
-    found = verdict(status(), NOW_S)
+    found = health(status(), NOW_S)
     assert found == (
         "keeping",
-        "Keeping its promise: 99.6 % of the requests in time, 99 % promised; 1 prefill, 3 decode ready",
+        "On target: 99.6 % of requests met their SLO, target 99 %; 1 prefill, 3 decode ready",
     )
     assert found.well
 
@@ -55,11 +55,11 @@ def test_a_missed_promise_names_the_latency_the_pool_and_its_limit() -> None:
             "limits": ["prefill: max_replicas"],
         },
     )
-    assert verdict(burning, NOW_S).text == (
-        "Burning: 31 % of the requests miss their SLO for 4 min now, 1 % may: "
-        "TTFT p95 812 ms instead of 500; prefill needs 4, 1 ready (max_replicas 1)"
+    assert health(burning, NOW_S).text == (
+        "Burning: 31 % of requests have missed their SLO for 4 min (budget 1 %): "
+        "TTFT p95 812 ms, target 500; prefill needs 4, 1 ready (max_replicas 1)"
     )
-    assert not verdict(burning, NOW_S).well
+    assert not health(burning, NOW_S).well
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,9 @@ def test_a_missed_promise_names_the_latency_the_pool_and_its_limit() -> None:
 def test_a_few_misses_in_one_interval_are_no_fire(attained: float, lasts_s: float, state: str) -> None:
     missed = {"last_interval": attained, "missed_since": NOW_S - lasts_s}
     found = status(attainment=missed, planner={"state": "running", "interval_s": 30.0})
-    said = verdict(found, NOW_S)
+    said = health(found, NOW_S)
     assert said.state == state
-    assert ("but for the last 30 s: 98.5 %" in said.text) == (attained == 0.985 and state == "keeping")
+    assert ("except for the last 30 s: 98.5 %" in said.text) == (attained == 0.985 and state == "keeping")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_class_that_alone_misses_its_promise_burns(
     attained: float, judged: float, lasts_s: float, state: str
 ) -> None:
     figures = {"judged": judged, "attainment": attained, "ttft_s": {"p95": 0.4}}
-    found = verdict(
+    found = health(
         status(
             slo={"ttft_ms": 500, "attainment": 0.9, "classes": {"interactive": {"ttft_ms": 200}, "bulk": {}}},
             attainment={"last_interval": 0.996, "classes_missed_since": {"interactive": NOW_S - lasts_s}},
@@ -99,25 +99,25 @@ def test_a_class_that_alone_misses_its_promise_burns(
     assert found.state == state
     if state == "burning":
         assert found.text.startswith(
-            f"Burning: {round(100 - 100 * attained)} % of the requests of interactive miss their SLO for "
+            f"Burning: {round(100 - 100 * attained)} % of requests of interactive have missed their SLO for "
         )
-        assert ", 10 % may: TTFT of interactive p95 400 ms instead of 200" in found.text
+        assert " (budget 10 %): TTFT of interactive p95 400 ms, target 200" in found.text
 
 
 def test_what_no_fleet_could_keep_is_said() -> None:
     decision = {"id": 7, "created_at": NOW_S, "targets": {"prefill": 1, "decode": 3}, "beyond_reach": 0.9996}
-    burning = verdict(status(attainment={"last_interval": 0.0}, last_decision=decision), NOW_S)
-    assert burning.text.endswith("; 100 % would miss it on an idle engine, too: no fleet is large enough")
-    some = verdict(
+    burning = health(status(attainment={"last_interval": 0.0}, last_decision=decision), NOW_S)
+    assert burning.text.endswith("; for 100 % the SLO is unreachable, even when idle")
+    some = health(
         status(attainment={"last_interval": 0.5}, last_decision={**decision, "beyond_reach": 0.004}), NOW_S
     )
-    assert "idle engine" not in some.text
+    assert "even when idle" not in some.text
 
 
 def test_replicas_that_start_are_no_fault_and_a_budget_is_named_for_all_pools() -> None:
     decision = {"id": 7, "created_at": NOW_S, "targets": {"prefill": 1, "decode": 3}}
     starting = {"prefill": {"ready": 1}, "decode": {"ready": 3, "starting": 2}}
-    text = verdict(
+    text = health(
         status(
             attainment={"last_interval": 0.5},
             pools=starting,
@@ -130,22 +130,22 @@ def test_replicas_that_start_are_no_fault_and_a_budget_is_named_for_all_pools() 
 
 def test_what_cannot_be_seen_is_no_promise_kept() -> None:
     unseen = {"health": {"status": "down", "detail": "the gateway does not answer"}}
-    found = verdict(status(measured=unseen, attainment={}, seen_at={"metrics": NOW_S - 300.0}), NOW_S)
+    found = health(status(measured=unseen, attainment={}, seen_at={"metrics": NOW_S - 300.0}), NOW_S)
     assert found == (
         "blind",
-        "Blind: nothing has been measured for 5 min (the gateway does not answer); the targets stay",
+        "Blind: no metrics for 5 min (the gateway does not answer); replica counts stay",
     )
 
 
 def test_a_part_of_the_engines_is_no_measurement() -> None:
     hung = {"status": "partial", "detail": "1 of 40 engines is not read: 10.0.0.7:8000"}
-    found = verdict(status(measured={"health": hung}, attainment={}), NOW_S)
+    found = health(status(measured={"health": hung}, attainment={}), NOW_S)
     assert found == (
         "blind",
-        "Blind: how many requests came is not known (1 of 40 engines is not read: 10.0.0.7:8000); "
-        "the targets stay",
+        "Blind: the number of requests is unknown (1 of 40 engines is not read: 10.0.0.7:8000); "
+        "replica counts stay",
     )
-    known = verdict(status(measured={"health": hung, "requests": 80.0}), NOW_S)
+    known = health(status(measured={"health": hung, "requests": 80.0}), NOW_S)
     assert known.state == "keeping"
 
 
@@ -161,7 +161,7 @@ def test_a_part_of_the_engines_is_no_measurement() -> None:
                     {"address": "10.0.0.3", "node": "m", "state": "back", "since_s": 0.0},
                 ]
             },
-            "Hindered: host 10.0.0.2 is lost for 60 s; 99.6 % of",
+            "Hindered: host 10.0.0.2 has been lost for 60 s; 99.6 % of",
         ),
         (
             {
@@ -172,7 +172,7 @@ def test_a_part_of_the_engines_is_no_measurement() -> None:
                     "missing": {"decode": {"replicas": 2, "since_s": NOW_S - 600.0}},
                 }
             },
-            "2 decode replicas ordered 10 min ago did not come",
+            "2 decode replicas ordered 10 min ago never became ready",
         ),
         (
             {"last_decision": {"id": 9, "created_at": NOW_S, "targets": {}, "status": "refused"}},
@@ -191,46 +191,44 @@ def test_a_part_of_the_engines_is_no_measurement() -> None:
     ],
 )
 def test_what_stands_in_the_way_is_said(changes: dict[str, Any], named: str) -> None:
-    found = verdict(status(**changes), NOW_S)
+    found = health(status(**changes), NOW_S)
     assert found.state == "hindered"
     assert named in found.text
-    burning = verdict(status(**changes, attainment={"last_interval": 0.5}), NOW_S)
+    burning = health(status(**changes, attainment={"last_interval": 0.5}), NOW_S)
     assert burning.state == "burning"
 
 
 def test_before_it_plans_and_without_requests() -> None:
     waiting = status(planner={"state": "waiting", "reason": "no replica is ready"})
-    assert verdict(waiting, NOW_S) == ("waiting", "Waiting: no replica is ready")
+    assert health(waiting, NOW_S) == ("waiting", "Waiting: no replica is ready")
     begun = status(attainment={}, measured=None, last_decision=None, planner={"state": "running", "ticks": 0})
-    assert verdict(begun, NOW_S) == (
+    assert health(begun, NOW_S) == (
         "waiting",
-        "Waiting: no interval has been measured yet; 1 prefill, 3 decode ready",
+        "Waiting for the first interval; 1 prefill, 3 decode ready",
     )
-    idle = verdict(status(attainment={}, planner={"state": "running", "dry_run": True}), NOW_S)
+    idle = health(status(attainment={}, planner={"state": "running", "dry_run": True}), NOW_S)
     assert idle == (
         "idle",
-        "Idle: no request ended in the last interval; 1 prefill, 3 decode ready, decisions are only advice",
+        "Idle: no request finished in the last interval; 1 prefill, 3 decode ready; "
+        "dry run, nothing is scaled",
     )
     assert idle.well
-    health = {"status": "ok"}
-    busy = verdict(status(attainment={}, measured={"health": health, "requests": 12.0}), NOW_S)
+    busy = health(status(attainment={}, measured={"health": {"status": "ok"}, "requests": 12.0}), NOW_S)
     assert busy == (
         "idle",
-        "Busy: 12 requests came, and no request ended in the last interval; 1 prefill, 3 decode ready",
+        "Busy: 12 requests arrived, none finished in the last interval; 1 prefill, 3 decode ready",
     )
 
 
 def test_to_wait_for_longer_than_an_engine_may_start_is_a_fault() -> None:
     planner = {"state": "waiting", "reason": "no replica is ready", "ready_within_s": 300.0}
-    assert verdict(status(planner={**planner, "undecided_since": NOW_S - 299.0}), NOW_S).state == "waiting"
-    stuck = verdict(status(planner={**planner, "undecided_since": NOW_S - 600.0}), NOW_S)
-    assert stuck.text == (
-        "Stuck: nothing is planned for 10 min (engine.ready_within_s is 300): no replica is ready"
-    )
+    assert health(status(planner={**planner, "undecided_since": NOW_S - 299.0}), NOW_S).state == "waiting"
+    stuck = health(status(planner={**planner, "undecided_since": NOW_S - 600.0}), NOW_S)
+    assert stuck.text == ("Stuck: no decision for 10 min (engine.ready_within_s is 300): no replica is ready")
     assert not stuck.well
     # A long interval before the first decision is no fault.
     running = {**planner, "state": "running", "undecided_since": NOW_S - 600.0}
-    assert verdict(status(planner=running), NOW_S).state == "keeping"
+    assert health(status(planner=running), NOW_S).state == "keeping"
 
 
 def test_a_planner_that_decides_nothing_any_more_keeps_no_promise_for_long() -> None:
@@ -238,9 +236,9 @@ def test_a_planner_that_decides_nothing_any_more_keeps_no_promise_for_long() -> 
     decision = {"id": 7, "targets": {"prefill": 1, "decode": 3}}
     for age_s, state in ((60.0, "keeping"), (600.0, "hindered")):
         last = {**decision, "created_at": NOW_S - age_s}
-        found = verdict(status(planner=holding, last_decision=last), NOW_S)
+        found = health(status(planner=holding, last_decision=last), NOW_S)
         assert found.state == state
-    assert found.text.startswith("Hindered: no decision was made for 10 min: the policy failed; 99.6 %")
+    assert found.text.startswith("Hindered: no decision for 10 min: the policy failed; 99.6 %")
 
 
 BY_TTFT = {"last_interval": 1.0, "ttft_only": True}
@@ -253,38 +251,37 @@ BY_TTFT = {"last_interval": 1.0, "ttft_only": True}
             BY_TTFT,
             {"mean": 0.2, "p95": 0.3},
             {"mean": 0.01, "p95": 0.03},
-            "Keeping its promise: 100 % of the requests in time by their TTFT (means: TTFT 200 of 500 ms, "
-            "ITL 10 of 20 ms), 99 % promised",
+            "On target: 100 % of requests met their TTFT (means: TTFT 200 of 500 ms, "
+            "ITL 10 of 20 ms), target 99 %",
         ),
         (
             BY_TTFT,
             {"mean": 0.2, "p95": 0.3},
             {"mean": 0.08, "p95": 0.1},
-            "Burning: latencies are above their targets: ITL p95 100 ms instead of 20",
+            "Burning: latencies are above target: ITL p95 100 ms, target 20",
         ),
         (
             {"last_interval": 0.25, "ttft_only": True},
             {"mean": 0.6, "p95": 0.9},
             {"mean": 0.01, "p95": 0.012},
-            "Burning: 75 % of the requests miss their TTFT, 1 % may: TTFT p95 900 ms instead of 500",
+            "Burning: 75 % of requests have missed their TTFT (budget 1 %): TTFT p95 900 ms, target 500",
         ),
         (
             {},
             {"mean": 0.2},
             {"mean": 0.01},
-            "Keeping its promise: how many requests are in time is not measured (means: TTFT 200 of 500 ms, "
-            "ITL 10 of 20 ms)",
+            "On target: attainment is not measured (means: TTFT 200 of 500 ms, ITL 10 of 20 ms)",
         ),
-        ({}, {"mean": 5.0}, {}, "Burning: latencies are above their targets: TTFT in the mean 5,000 ms"),
+        ({}, {"mean": 5.0}, {}, "Burning: latencies are above target: TTFT mean 5,000 ms"),
     ],
 )
 def test_metrics_that_judge_no_requests_are_no_idle_fleet(
     attainment: dict[str, Any], ttft_s: dict[str, float], itl_s: dict[str, float], said: str
 ) -> None:
     measured = {"health": {"status": "ok"}, "completed": 80.0, "ttft_s": ttft_s, "itl_s": itl_s}
-    found = verdict(status(attainment=attainment, measured=measured), NOW_S)
+    found = health(status(attainment=attainment, measured=measured), NOW_S)
     assert found.text.startswith(said)
-    assert found.well == said.startswith("Keeping")
+    assert found.well == said.startswith("On target")
 
 
 def record(start_s: float, attainment: float | None, **reasons: Any) -> DecisionRecord:

@@ -1,19 +1,19 @@
-"""The verdict on a running deployment: its state in one word, and one sentence for who is called at night.
+"""The health of a running deployment: its state in one word, and one sentence for the person on call.
 
-| state | it is so when |
+| state | when |
 |---|---|
 | `waiting` | the planner does not plan yet, or has measured no interval |
 | `stuck` | it has not planned for longer than an engine may take to start (`engine.ready_within_s`) |
 | `stopped` | the planner's loop has ended |
-| `burning` | more than twice as many of the last interval's requests missed their SLO as may, or for three
-              intervals more than may, of all requests or of a class (at once: three of them at least); or a
-              mean latency is above its target, where that is all one knows |
-| `blind` | the last interval could not be measured: the targets stay |
-| `hindered` | the promise is kept, but something stands in the planner's way |
-| `idle` | no request ended in the last interval |
-| `keeping` | the promise is kept |
+| `burning` | the last interval missed more than twice its error budget, or the last three intervals missed
+              theirs, over all requests or in one class (at once: with three misses at least); or, where
+              nothing else is measured, a mean latency is above its target |
+| `blind` | the last interval could not be measured: replica counts stay |
+| `hindered` | on target, but something is in the planner's way |
+| `idle` | no request finished in the last interval |
+| `keeping` | on target |
 
-The first that fits, in this order.
+The first that applies, in this order.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,14 +30,14 @@ UNWELL: frozenset[State] = frozenset({"stuck", "stopped", "burning", "blind", "h
 """States with which `headway status --check` fails."""
 
 FAST, LASTING = 2.0, 3.0
-"""Times the misses that are allowed, and intervals with more than those, from which on it burns."""
+"""Multiple of the error budget, and number of intervals above it, from which on a deployment burns."""
 FEW = 3.0
 """Misses of a class in one interval below which they may be chance."""
 LIMITS = {"max_step": "planner.max_step", "gpu_budget": "planner.max_gpu_budget"}
-"""Settings by the names that decisions have for limits, where these are others."""
+"""Settings by the names of limits in decisions, where these differ."""
 
 
-class Verdict(NamedTuple):
+class Health(NamedTuple):
     """A state and its sentence, without a full stop."""
 
     state: State
@@ -49,39 +49,39 @@ class Verdict(NamedTuple):
         return self.state not in UNWELL
 
 
-def verdict(status: StatusDocument, now_s: float) -> Verdict:
-    """The verdict at `now_s`, in seconds since 1970."""
+def health(status: StatusDocument, now_s: float) -> Health:
+    """The health at `now_s`, in seconds since 1970."""
     reason = status.planner.reason
     if (stuck_s := _stuck_s(status, now_s)) is not None:
         limit = f"engine.ready_within_s is {status.planner.ready_within_s:g}"
-        said = reason or "the reason is not known"
-        return Verdict("stuck", f"Stuck: nothing is planned for {duration(round(stuck_s))} ({limit}): {said}")
+        why = reason or "reason unknown"
+        return Health("stuck", f"Stuck: no decision for {duration(round(stuck_s))} ({limit}): {why}")
     if status.planner.state == "waiting":
-        return Verdict("waiting", f"Waiting: {reason or 'nothing is planned yet'}")
+        return Health("waiting", f"Waiting: {reason or 'no decision yet'}")
     if status.planner.state == "running" and status.planner.ticks == 0 and status.last_decision is None:
-        return Verdict("waiting", f"Waiting: no interval has been measured yet; {_fleet(status)}")
+        return Health("waiting", f"Waiting for the first interval; {_fleet(status)}")
     if status.planner.state == "stopped":
-        return Verdict("stopped", f"Stopped: {reason or 'the planner makes no decisions'}")
+        return Health("stopped", f"Stopped: {reason or 'the planner makes no decisions'}")
     hindered, attained = "; ".join(_hindrances(status, now_s)), status.attainment.last_interval
     served = attained is not None or _ended(status)
     state: State = "keeping" if served else "idle"
-    text = f"Keeping its promise{_but(status, now_s)}: {_kept(status)}; {_fleet(status)}"
-    broken = _broken(status, now_s)
-    if broken or _late_in_the_mean(status):
-        state, text = "burning", f"Burning: {_burning(status, broken, now_s)}{_also(hindered)}"
+    text = f"On target{_but(status, now_s)}: {_kept(status)}; {_fleet(status)}"
+    missed = _missed(status, now_s)
+    if missed or _late_on_average(status):
+        state, text = "burning", f"Burning: {_burning(status, missed, now_s)}{_also(hindered)}"
     elif blind := _blind(status, now_s):
-        state, text = "blind", f"Blind: {blind}; the targets stay{_also(hindered)}"
+        state, text = "blind", f"Blind: {blind}; replica counts stay{_also(hindered)}"
     elif hindered:
         state, text = "hindered", f"Hindered: {hindered}{_also(_kept(status))}"
     elif not served:
         came = 0.0 if status.measured is None else status.measured.requests or 0.0
-        begins = f"Busy: {plural(round(came), 'request')} came, and" if came else "Idle:"
-        text = f"{begins} no request ended in the last interval; {_fleet(status)}"
-    return Verdict(state, text)
+        busy = f"Busy: {plural(round(came), 'request')} arrived, none"
+        text = f"{busy if came else 'Idle: no request'} finished in the last interval; {_fleet(status)}"
+    return Health(state, text)
 
 
 def _stuck_s(status: StatusDocument, now_s: float) -> float | None:
-    """For how long no decision could be made; None while that is no longer than an engine may start."""
+    """Seconds without a decision; None while an engine may still be starting."""
     planner = status.planner
     if planner.state not in ("waiting", "holding") or planner.undecided_since is None:
         return None
@@ -90,16 +90,19 @@ def _stuck_s(status: StatusDocument, now_s: float) -> float | None:
 
 
 def _ended(status: StatusDocument) -> bool:
-    """True where requests ended in the last interval."""
+    """True if requests finished in the last interval."""
     return status.measured is not None and (status.measured.completed or 0.0) > 0.0
 
 
-class _Promise(NamedTuple):
-    """What was promised to all requests, or those of a class, and what the last interval kept of it."""
+class _Attainment(NamedTuple):
+    """Attainment of all requests or of a class in the last interval, and since when it is below target.
 
-    whose: str
+    `of` is empty or ` of CLASS`; `judged` counts the requests behind the figure.
+    """
+
+    of: str
     attained: float | None
-    aim: float
+    target: float
     since_s: float | None
     judged: float
 
@@ -108,26 +111,26 @@ class _Promise(NamedTuple):
         return 0.0 if self.attained is None else 1.0 - self.attained
 
     def burns(self, now_s: float, interval_s: float) -> bool:
-        """True unless so few missed, for so short a time, that chance may have done it."""
-        may = 1.0 - self.aim
+        """True unless so few requests missed, for so short a time, that it may be chance."""
+        may = 1.0 - self.target
         lasts = self.since_s is not None and now_s - self.since_s > LASTING * interval_s
         return self.missed > may and (
             lasts or (self.missed > FAST * may and self.missed * self.judged >= FEW)
         )
 
 
-def _broken(status: StatusDocument, now_s: float) -> list[_Promise]:
-    """The promises that burn: that of all requests, or else those of classes."""
+def _missed(status: StatusDocument, now_s: float) -> list[_Attainment]:
+    """The targets that are missed: that of all requests, or else those of classes."""
     interval_s, attainment = status.planner.interval_s or 0.0, status.attainment
-    whole = _Promise("", attainment.last_interval, _aim(status.slo), attainment.missed_since, inf)
+    whole = _Attainment("", attainment.last_interval, _target(status.slo), attainment.missed_since, inf)
     if whole.burns(now_s, interval_s):
         return [whole]
     found = {} if status.measured is None else status.measured.classes
     classes = [
-        _Promise(
+        _Attainment(
             f" of {name}",
             figures.attainment,
-            _aim(status.slo.of_class(name)),
+            _target(status.slo.of_class(name)),
             attainment.classes_missed_since.get(name),
             figures.judged or 0.0,
         )
@@ -136,8 +139,8 @@ def _broken(status: StatusDocument, now_s: float) -> list[_Promise]:
     return [each for each in classes if each.burns(now_s, interval_s)]
 
 
-def _late_in_the_mean(status: StatusDocument) -> bool:
-    """True where nothing tells which requests were in time, and a mean latency is above its target."""
+def _late_on_average(status: StatusDocument) -> bool:
+    """True if a mean latency is above its target, where requests cannot be judged one by one."""
     if not _ended(status) or (
         status.attainment.last_interval is not None and not status.attainment.ttft_only
     ):
@@ -157,14 +160,14 @@ def _means(status: StatusDocument) -> Iterator[tuple[str, float | None, float]]:
 
 
 def _but(status: StatusDocument, now_s: float) -> str:
-    """The last interval or two, where they missed the aim by no more than chance may."""
+    """The last interval or two, if they missed the target by no more than chance explains."""
     attained, since_s = status.attainment.last_interval, status.attainment.missed_since
-    if attained is None or attained >= _aim(status.slo):
+    if attained is None or attained >= _target(status.slo):
         return ""
-    return f" but for the last {'interval' if since_s is None else duration(round(now_s - since_s))}"
+    return f" except for the last {'interval' if since_s is None else duration(round(now_s - since_s))}"
 
 
-def _aim(slo: SloFigures) -> float:
+def _target(slo: SloFigures) -> float:
     return slo.attainment if slo.attainment is not None else 1.0
 
 
@@ -172,25 +175,24 @@ def _also(text: str) -> str:
     return f"; {text}" if text else ""
 
 
-def _burning(status: StatusDocument, broken: Iterable[_Promise], now_s: float) -> str:
-    promised = "TTFT" if status.attainment.ttft_only else "SLO"
-    text = "; ".join(_missing(each, promised, now_s) for each in broken)
-    text = text or "latencies are above their targets"
+def _burning(status: StatusDocument, missed: Iterable[_Attainment], now_s: float) -> str:
+    slo = "TTFT" if status.attainment.ttft_only else "SLO"
+    text = "; ".join(_missing(each, slo, now_s) for each in missed) or "latencies are above target"
     if late := ", ".join(_late(status)):
         text += f": {late}"
     if wants := "; ".join(_wanting(status)):
         text += f"; {wants}"
     last = status.last_decision
     lost = 0.0 if last is None else last.beyond_reach or 0.0
-    if lost > 1.0 - _aim(status.slo):
-        text += f"; {percent(round(lost, 3))} would miss it on an idle engine, too: no fleet is large enough"
+    if lost > 1.0 - _target(status.slo):
+        text += f"; for {percent(round(lost, 3))} the SLO is unreachable, even when idle"
     return text
 
 
-def _missing(promise: _Promise, promised: str, now_s: float) -> str:
-    lasts = "" if promise.since_s is None else f" for {duration(round(now_s - promise.since_s))} now"
-    missed, may = percent(promise.missed), percent(round(1.0 - promise.aim, 6))
-    return f"{missed} of the requests{promise.whose} miss their {promised}{lasts}, {may} may"
+def _missing(found: _Attainment, slo: str, now_s: float) -> str:
+    lasts = "" if found.since_s is None else f" for {duration(round(now_s - found.since_s))}"
+    missed, budget = percent(found.missed), percent(round(1.0 - found.target, 6))
+    return f"{missed} of requests{found.of} have missed their {slo}{lasts} (budget {budget})"
 
 
 def _late(status: StatusDocument) -> Iterator[str]:
@@ -201,24 +203,24 @@ def _late(status: StatusDocument) -> Iterator[str]:
         yield from _above(figures, status.slo.of_class(name), f" of {name}")
 
 
-def _above(measured: MeasuredFigures | ClassFigures, slo: SloFigures, whose: str) -> Iterator[str]:
+def _above(measured: MeasuredFigures | ClassFigures, slo: SloFigures, of_class: str) -> Iterator[str]:
     for name, found, target_ms in (
         ("TTFT", measured.ttft_s, slo.ttft_ms),
         ("ITL", measured.itl_s, slo.itl_ms),
     ):
         worst_s, of = _worst(found)
         if worst_s is not None and target_ms is not None and worst_s * 1e3 > target_ms:
-            yield f"{name}{whose} {of} {milliseconds(worst_s)} ms instead of {target_ms:g}"
+            yield f"{name}{of_class} {of} {milliseconds(worst_s)} ms, target {target_ms:g}"
 
 
 def _worst(found: LatencyFigures) -> tuple[float | None, str]:
-    return (found.p95, "p95") if found.p95 is not None else (found.mean, "in the mean")
+    return (found.p95, "p95") if found.p95 is not None else (found.mean, "mean")
 
 
 def _wanting(status: StatusDocument) -> Iterator[str]:
-    """What each pool lacks, and why it has no more."""
+    """The replicas that each pool lacks, and the limit that holds it back."""
     last = status.last_decision
-    limits = {} if last is None else limits_by_role(last.limits, status.pools)
+    limits = {} if last is None else _limits_by_role(last.limits, status.pools)
     for role, pool in status.pools.items():
         ready, target = pool.ready, None if last is None else last.targets.get(role)
         needed = None if last is None else last.needed.get(role, target)
@@ -236,8 +238,8 @@ def _held_back(limit: str | None, pool: PoolStatus) -> str:
     return f" ({limit} {pool.max_replicas})" if limit == "max_replicas" else f" ({limit})"
 
 
-def limits_by_role(limits: Iterable[str], roles: Iterable[Role]) -> Mapping[Role, str]:
-    """By pool the setting that cut its target, of a decision's limits; a budget cuts all `roles`."""
+def _limits_by_role(limits: Iterable[str], roles: Iterable[Role]) -> Mapping[Role, str]:
+    """The setting that cut each pool's target, from a decision's limits; a budget cuts all `roles`."""
     found: dict[Role, str] = {}
     for limit in limits:
         role, _, name = limit.rpartition(": ")
@@ -246,25 +248,25 @@ def limits_by_role(limits: Iterable[str], roles: Iterable[Role]) -> Mapping[Role
 
 
 def _blind(status: StatusDocument, now_s: float) -> str:
-    """Why the last interval is no basis for a plan; empty where it is one."""
+    """Why the last interval cannot be planned from; empty if it can."""
     measured = status.measured or MeasuredFigures()
-    health = measured.health
-    if health.status == "partial" and measured.requests is None:
-        return f"how many requests came is not known ({health.detail})"
-    if health.status in ("ok", "partial", None):
+    data = measured.health
+    if data.status == "partial" and measured.requests is None:
+        return f"the number of requests is unknown ({data.detail})"
+    if data.status in ("ok", "partial", None):
         return ""
     seen_s = status.seen_at.get("metrics")
     lasts = "" if seen_s is None else f" for {duration(round(now_s - seen_s))}"
-    return f"nothing has been measured{lasts} ({health.detail or health.status})"
+    return f"no metrics{lasts} ({data.detail or data.status})"
 
 
 def _hindrances(status: StatusDocument, now_s: float) -> Iterator[str]:
-    """What stands in the planner's way."""
+    """What is in the planner's way."""
     if status.gcs_away_since_s is not None:
         yield f"Ray's GCS has been away for {duration(now_s - status.gcs_away_since_s)}"
     for host in status.hosts:
         if host.state != "back":
-            yield f"host {host.address} is {host.state} for {duration(now_s - host.since_s)}"
+            yield f"host {host.address} has been {host.state} for {duration(now_s - host.since_s)}"
     for name, part in status.components.items():
         if not part.ok:
             yield f"{name}: {part.detail or 'does not answer'}"
@@ -272,40 +274,39 @@ def _hindrances(status: StatusDocument, now_s: float) -> Iterator[str]:
     if last is not None:
         silent_s = now_s - last.created_at
         if status.planner.state == "holding" and silent_s > LASTING * (status.planner.interval_s or inf):
-            yield f"no decision was made for {duration(round(silent_s))}: {status.planner.reason}"
+            yield f"no decision for {duration(round(silent_s))}: {status.planner.reason}"
         for role, missing in last.missing.items():
             ordered = plural(missing.replicas, f"{role} replica")
-            yield f"{ordered} ordered {duration(round(now_s - missing.since_s))} ago did not come"
+            since = duration(round(now_s - missing.since_s))
+            yield f"{ordered} ordered {since} ago never became ready"
         if last.status in ("refused", "unreachable"):
             yield f"decision {last.id} was {'refused' if last.status == 'refused' else 'not delivered'}"
     for edit in status.connector.foreign_edits:
-        yield f"{edit.role} was set to {edit.found} by {edit.by or 'others'}"
+        yield f"{edit.role} was set to {edit.found} by {edit.by or 'someone else'}"
     yield from status.connector.rivals
 
 
 def _kept(status: StatusDocument) -> str:
     attained = status.attainment.last_interval
     if attained is None:
-        return (
-            f"how many requests are in time is not measured{_in_the_mean(status)}" if _ended(status) else ""
-        )
-    by = f" by their TTFT{_in_the_mean(status)}" if status.attainment.ttft_only else ""
-    return f"{percent(attained)} of the requests in time{by}, {percent(_aim(status.slo))} promised"
+        return f"attainment is not measured{_means_text(status)}" if _ended(status) else ""
+    slo = f"TTFT{_means_text(status)}" if status.attainment.ttft_only else "SLO"
+    return f"{percent(attained)} of requests met their {slo}, target {percent(_target(status.slo))}"
 
 
-def _in_the_mean(status: StatusDocument) -> str:
-    """The mean latencies beside their targets, for want of single requests."""
-    said = [
+def _means_text(status: StatusDocument) -> str:
+    """The mean latencies and their targets, where requests cannot be judged one by one."""
+    known = [
         f"{name} {milliseconds(mean_s)} of {target_ms:g} ms"
         for name, mean_s, target_ms in _means(status)
         if mean_s is not None
     ]
-    return f" (means: {', '.join(said)})" if said else ""
+    return f" (means: {', '.join(known)})" if known else ""
 
 
 def _fleet(status: StatusDocument) -> str:
     counts = ", ".join(
         f"{'?' if pool.ready is None else pool.ready} {role}" for role, pool in status.pools.items()
     )
-    dry = ", decisions are only advice" if status.planner.dry_run else ""
+    dry = "; dry run, nothing is scaled" if status.planner.dry_run else ""
     return f"{counts} ready{dry}"
