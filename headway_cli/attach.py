@@ -2,11 +2,11 @@
 
 from typing import Annotated
 
-from headway_cli.check import attach_settings
 from headway_cli.control import ControlClient
 from headway_cli.deployment import CONTROL_ALONE, Deployed
 from headway_cli.errors import CliError
 from headway_cli.flags import argument, switch
+from headway_cli.live_checks import attach_settings
 from headway_cli.up import AddressOption, InsecureOption, start_detached, stay_on_cluster, stay_up
 
 

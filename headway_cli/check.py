@@ -1,6 +1,6 @@
 """`headway check`: what `simulate` and `up` would refuse of a configuration file."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -15,8 +15,6 @@ from headway.config import (
     load_config,
     resolve_profile,
 )
-from headway.config.gateway import GatewaySettings
-from headway.planning import PlanningError
 from headway.planning.policies import policy_kind
 from headway.routing.decide.plugins import PLUGINS
 from headway.routing.factory import make_pipelines
@@ -28,6 +26,7 @@ from headway_cli.errors import CliError, CliErrors, is_wrong_input
 from headway_cli.flags import argument, option, switch
 from headway_cli.fleet import look
 from headway_cli.job import Job
+from headway_cli.live_checks import attach_settings, live_checks
 from headway_cli.notes import tighter_classes, without_forecast, without_offload
 from interp import load_profile
 
@@ -154,78 +153,3 @@ def _settings_of(path: str) -> tuple[HeadwayConfig, bool]:
             placed = any(each.get("resources") for each in options)
             return read_arguments(application.get("args") or {}, topology), placed
     raise CliError(f"{path}: no application of it has an import_path in serve_apps")
-
-
-def attach_settings(path: str | None) -> HeadwayConfig:
-    """The configuration of a control plane alone, checked."""
-    from serve_apps.arguments import read_control_arguments
-
-    config = read_control_arguments({} if path is None else {"config": path})
-    check_live(config, path, engines=False)
-    return config
-
-
-def check_live(config: HeadwayConfig, path: str | None, *, engines: bool = True) -> None:
-    """Check what only live operation needs; CliError names file and key of the first fault.
-
-    Without `engines`: as far as a control plane alone needs it.
-    """
-    for step in live_checks(config, path, engines=engines):
-        step()
-
-
-def live_checks(
-    config: HeadwayConfig, path: str | None, *, engines: bool = True
-) -> Iterator[Callable[[], None]]:
-    """The checks of what only live operation needs: planner, keys, tenants, TLS, engine, connector."""
-    from actors.connectors import connector_problems
-    from actors.connectors.protocol import Refused
-    from actors.planning.context import refuse_simulated_only
-    from serve_apps.access import make_access
-    from serve_apps.arguments import beside
-    from serve_apps.gateway.tenants import check_tenants
-    from serve_apps.tls import Certificate
-    from serve_apps.tracing.export import check_tracing
-
-    def gateway() -> GatewaySettings:
-        return beside(path).gateway if path else config.gateway
-
-    def certificate() -> None:
-        if (tls := gateway().tls) is not None:
-            Certificate(tls)
-
-    def connector() -> None:
-        if problems := connector_problems(config):
-            raise ConfigError("; ".join(problems))
-
-    def named(check: Callable[[], object]) -> Callable[[], None]:
-        def step() -> None:
-            try:
-                check()
-            except (ConfigError, PlanningError, Refused) as error:
-                raise CliError(f"{path}: {error}" if path else str(error)) from error
-
-        return step
-
-    yield named(lambda: refuse_simulated_only(config))
-    yield named(lambda: make_access(gateway()))
-    yield named(certificate)
-    yield named(lambda: check_tracing(config.tracing))
-    if engines:
-        yield named(lambda: check_tenants(config.routing, make_access(gateway()).tenants))
-        yield named(lambda: _check_engine(config, path))
-    yield named(connector)
-
-
-def _check_engine(config: HeadwayConfig, path: str | None) -> None:
-    """Check the engine and its tokenizer; a model is looked for beside the file."""
-    from headway.engine.kinds import engine_kind
-    from serve_apps.arguments import beside
-    from serve_apps.gateway.prompts import make_prompts
-
-    kind = engine_kind(config)
-    found = beside(path) if kind.file_settings else config
-    kind.check_here(found)
-    with kind.quiet():
-        kind.check_accepted(found)
-        make_prompts(found)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headway.config import HeadwayConfig, load_config
-from headway_cli.check import check_live
 from headway_cli.cluster import APPLICATION
 from headway_cli.control import ControlClient
 from headway_cli.errors import CliError
+from headway_cli.live_checks import check_live
 
 if TYPE_CHECKING:
     from ray.serve import Application
