@@ -35,9 +35,9 @@ from headway_cli.compare_routings import (
     parse_names,
 )
 from headway_cli.errors import CliError
+from headway_cli.job import gathered
+from headway_cli.job import workers as started
 from headway_cli.options import RunOptions
-from headway_cli.workers import gathered
-from headway_cli.workers import workers as started
 
 ROUTINGS = "slo,pull,default,least_load,prefix"
 LOADS = "70,90,110"

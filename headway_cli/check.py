@@ -1,8 +1,14 @@
-"""`headway check`: what `simulate` and `up` would refuse of a configuration file."""
+"""`headway check`: what `simulate` and `up` would refuse of a configuration file.
 
-from collections.abc import Callable
+With `--attach` also one look at the source and the target of a control plane alone, without Ray.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import isnan
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import yaml
 
@@ -12,23 +18,26 @@ from headway.config import (
     POLICIES,
     ConfigError,
     HeadwayConfig,
+    SloSettings,
     load_config,
     resolve_profile,
 )
+from headway.engine.rules import engine_profile
+from headway.planning import PoolLimits, Role, policy_settings
 from headway.planning.policies import policy_kind
 from headway.routing.decide.plugins import PLUGINS
 from headway.routing.factory import make_pipelines
 from headway.routing.fleet.gpu_profiles import serves
 from headway.simulation.build import Plan, make_plan
+from headway.words import milliseconds, shown
 from headway.workload import open_trace
 from headway.workload.formats import FORMATS
 from headway_cli.errors import CliError, CliErrors, is_wrong_input
 from headway_cli.flags import argument, option, switch
-from headway_cli.fleet import look
 from headway_cli.job import Job
 from headway_cli.live_checks import attach_settings, live_checks
 from headway_cli.notes import tighter_classes, without_forecast, without_offload
-from interp import load_profile
+from interp import Profile, load_profile
 
 ANY_LOAD = "steady:rate_rps=1,duration_s=10"
 """Stands for a trace, so that everything that `simulate` would refuse is refused."""
@@ -153,3 +162,158 @@ def _settings_of(path: str) -> tuple[HeadwayConfig, bool]:
             placed = any(each.get("resources") for each in options)
             return read_arguments(application.get("args") or {}, topology), placed
     raise CliError(f"{path}: no application of it has an import_path in serve_apps")
+
+
+if TYPE_CHECKING:
+    from actors.collector.measured import Measured
+
+LOOK_BACK_S = 60.0
+"""What a Prometheus still knows."""
+LOOK_S = 3.0
+"""What others are watched for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A look at the source or the target: can it be used, in words, its traffic, its replicas by role."""
+
+    ok: bool
+    text: str
+    measured: "Measured | None" = None
+    replicas: Mapping[str, int] = field(default_factory=dict)
+
+
+def look(config: HeadwayConfig, path: str) -> None:
+    """Print what source and target answer; CliError if one of them cannot be used now."""
+    pools = " and ".join(config.pools)
+    print(f"{path}: ok, {config.planner.policy} policy on {pools} pools, profile {config.engine.profile}")
+    if "profile" not in config.engine.model_fields_set:
+        print("note: engine.profile is not set; plans go by this one; headway profile --fleet measures yours")
+    asked = (asyncio.run(_source(config)), asyncio.run(_target(config)))
+    for what, found in zip(("source", "target"), asked, strict=True):
+        print(f"{what}: {found.text}")
+    source, target = asked
+    profile = engine_profile(config)
+    limits = policy_settings(config, profile).limits
+    for line in (
+        *_too_many({**source.replicas, **target.replicas}, limits, config.planner.max_gpu_budget),
+        *_too_slow(config.slo, profile, source.measured),
+    ):
+        print(f"note: {line}")
+    if missing := [what for what, found in zip(("source", "target"), asked, strict=True) if not found.ok]:
+        raise CliError(f"{path}: {' and '.join(missing)} cannot be used now")
+
+
+def _too_many(
+    replicas: Mapping[str, int], limits: Mapping[Role, PoolLimits], budget: int | None
+) -> Iterator[str]:
+    """Limits that the fleet exceeds as it stands."""
+    gpus = 0
+    for role, pool in limits.items():
+        count, most = replicas.get(role, 0), pool.max_replicas
+        gpus += count * pool.gpus_per_replica
+        if count > most:
+            yield (
+                f"{count} {role} stand there and pools.{role}.max_replicas is {most}: "
+                f"the first decision that acts ends {count - most}"
+            )
+    if budget is not None and gpus > budget:
+        yield (
+            f"the replicas that stand there have {gpus} GPUs and planner.max_gpu_budget is {budget}: "
+            "the first decision that acts ends some"
+        )
+
+
+def _too_slow(slo: SloSettings, profile: Profile, measured: "Measured | None") -> Iterator[str]:
+    """Targets that no number of replicas keeps, by the profile of an idle engine."""
+    if measured is None or isnan(measured.isl_tokens):
+        return
+    isl = measured.isl_tokens
+    for key, target_ms, idle_s, engines_s in (
+        ("ttft_ms", slo.ttft_ms, float(profile.prefill.ttft_s(isl)), measured.ttft_s.mean),
+        ("itl_ms", slo.itl_ms, float(profile.decode.itl_s(0.0, isl)), measured.itl_s.mean),
+    ):
+        if idle_s * 1e3 > target_ms:
+            seen = "" if isnan(engines_s) else f", and these engines take {milliseconds(engines_s)}"
+            yield (
+                f"slo.{key} {target_ms:g}: no number of replicas keeps it for a prompt of {shown(isl)} "
+                f"tokens: an idle engine of the profile takes {milliseconds(idle_s)} ms{seen}"
+            )
+
+
+class _KeepsNothing:
+    """A store for one look: nothing comes after it that could need what was seen."""
+
+    def get(self, key: str) -> bytes | None:
+        """Nothing."""
+        return None
+
+    def put(self, key: str, value: bytes) -> None:
+        """Forget it."""
+
+    def delete(self, key: str) -> None:
+        """Nothing is there."""
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """None."""
+        return []
+
+
+async def _source(config: HeadwayConfig) -> Found:
+    """Whether metrics of the model can be read, and what the last minute was like."""
+    from actors.metric_collector import MetricCollector
+
+    collector = MetricCollector(config.model_dump_json(), store=_KeepsNothing())
+    try:
+        ok, reason = await collector.ready()
+        status = await collector.status()
+        where = f"{config.metrics.source} {status['url']}, preset {config.metrics.preset}"
+        if not ok:
+            return Found(ok=False, text=f"{where}: {reason}")
+        span_s = LOOK_BACK_S if config.metrics.source == "prometheus" else LOOK_S
+        if span_s == LOOK_S:
+            await collector.collect(span_s)
+            await asyncio.sleep(span_s)
+        found = await collector.collect(span_s)
+        roles = await collector.engines()
+        status = await collector.status()
+    finally:
+        await collector.close()
+    counted = ", ".join(f"{count} {role}" for role, count in roles.items())
+    more = f"; engines: {counted}" * bool(counted) + f"; not read: {status.get('unread')}" * bool(
+        status.get("unread")
+    )
+    if isnan(found.requests):
+        text = f"{where}: has {config.model}; the last {span_s:g} s: {found.health.detail}{more}"
+        return Found(ok=True, text=text, replicas=roles)
+    isl, osl = (None if isnan(mean) else mean for mean in (found.isl_tokens, found.osl_tokens))
+    health = ": ".join(filter(None, (found.health.status, found.health.detail)))
+    seen = f"{found.requests:.0f} requests in the last {span_s:g} s, ISL {shown(isl)}, OSL {shown(osl)}"
+    text = f"{where}: {config.model}: {seen}; data {health}{more}"
+    return Found(ok=True, text=text, measured=found, replicas=roles)
+
+
+async def _target(config: HeadwayConfig) -> Found:
+    """Whether the target can be read, and its counts."""
+    from actors.connectors import connector_kind, make_connector
+    from actors.connectors.protocol import ConnectorError
+
+    kind = config.connector.kind
+    if connector_kind(config).decision_ids:
+        text = f"{kind}: an outside system fetches decisions at /v1/scaling and answers them"
+        return Found(ok=True, text=text)
+    if kind == "ray_serve":
+        served = config.connector.ray_serve.application
+        text = f"{kind}: application {served} is seen from its Ray only: headway attach --address"
+        return Found(ok=True, text=text)
+    connector = make_connector(config, "headway")
+    try:
+        ready, pools = await connector.ready(), await connector.state()
+    except ConnectorError as error:
+        return Found(ok=False, text=f"{kind}: {error}")
+    counts = ", ".join(f"{role} {pool.ready} of {pool.desired} ready" for role, pool in pools.items())
+    return Found(
+        ok=ready.ok,
+        text=f"{kind}: {ready.reason + '; ' if ready.reason else ''}{counts}",
+        replicas={role.value: pool.desired for role, pool in pools.items()},
+    )

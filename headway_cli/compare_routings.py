@@ -25,9 +25,8 @@ from headway.simulation.demand import demand_gpu_s, offered_load
 from headway.simulation.report import ClassFigures, Minutes, ReportSlo, SimulationReport, TraceFigures
 from headway.workload import open_trace
 from headway_cli.errors import CliError
-from headway_cli.job import Job
+from headway_cli.job import Job, run_all, work
 from headway_cli.options import RunOptions, configuration, static_overrides, trace_options
-from headway_cli.workers import run_all, work
 
 WITHOUT_MEANING: Mapping[str, str] = {
     "rate_scale": "the load is that of --loads",

@@ -1,4 +1,4 @@
-"""The checks of what only live operation needs: keys, tenants, TLS, engine, connector. No simulator is imported."""
+"""The checks of what only live operation needs, without a simulator: keys, TLS, tenants, engine, target."""
 
 from collections.abc import Callable, Iterator
 

@@ -36,9 +36,9 @@ from headway_cli.control import KEY_VARIABLE, KeyVariable
 from headway_cli.errors import CliError
 from headway_cli.flags import option, spread, switch
 from headway_cli.job import trace_figures
-from headway_cli.load_view import print_load
 from headway_cli.options import Duration, Start, TraceArgument, TraceFormat, Ttft
 from headway_cli.output import STDOUT, check_outputs, write_json, write_text
+from headway_cli.result_view import print_load
 from headway_cli.terminal import console, error_console
 
 RECORDED = (

@@ -1,11 +1,12 @@
-"""The results of simulations as text: one of them, and several beside each other."""
+"""Results as text: of one simulation, of several beside each other, and of a load on a live endpoint."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from headway.simulation.report import ClassFigures, SimulationReport
+from headway.simulation.report import ClassFigures, Quantiles, SimulationReport
 from headway.words import duration, milliseconds, percent, plural, ratio, scaled, targets
 from headway_cli.terminal import bold, print_facts, print_notes, table
 
@@ -142,3 +143,25 @@ def _comparison_table(reports: Mapping[str, SimulationReport]) -> RenderableType
 def common_notes(reports: Sequence[SimulationReport]) -> list[str]:
     """The notes that all results have: those on trace and profile."""
     return [note for note in reports[0].notes if all(note in row.notes for row in reports)]
+
+
+def print_load(document: Mapping[str, Any], out: Console) -> None:
+    """Headline, figures, latencies, notes."""
+    out.print(bold(f"{document['trace']['name']} on {document['model']} at {document['url']}"))
+    print_facts(load_figures(document), out)
+    out.print(latency_table({name: Quantiles(**document[key]) for key, name in LATENCIES}))
+    print_notes(document["notes"], out)
+
+
+def load_figures(document: Mapping[str, Any]) -> dict[str, str]:
+    """The headline figures by name, as sentences."""
+    slo, lag = document["slo"], document["send_lag_s"]
+    ended = ", ".join(f"{count:,} {name}" for name, count in document["outcomes"].items())
+    return {
+        "Requests": f"{document['requests']:,} in {duration(document['duration_s'])}: {ended or 'none'}",
+        "Attainment": f"{percent(document['attainment'])} within "
+        f"{targets(slo['ttft_s'], slo['itl_s'], ' and ')}, target {percent(slo['attainment'])}",
+        "Goodput": f"{document['goodput_rps']:.4g} requests/s",
+        "Tokens": f"{document['input_tokens']:,} in, {document['output_tokens']:,} out",
+        "Send lag": f"p99 {milliseconds(lag['p99'])} ms, highest {milliseconds(lag['max'])} ms",
+    }

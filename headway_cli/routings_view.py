@@ -16,10 +16,13 @@ from headway_cli.page.charts import (
     PURPLE,
     SKY,
     VERMILLION,
+    Axis,
+    Figure,
+    Panel,
+    Series,
     attained,
     attainment_axis,
 )
-from headway_cli.page.figure import Axis, Figure, Panel, Series
 from headway_cli.page.template import charts, figures, notes, page
 from headway_cli.result_view import TPOT_IS
 from headway_cli.terminal import bold, print_notes, table

@@ -14,7 +14,7 @@ from benchmarks.policies.jobs import BaseJob, CellJob, FutureJob, Job, Leasts, P
 from benchmarks.policies.results import Total, common_cells, gathered, possible_cells, total_of
 from benchmarks.policies.run_files import BaseFacts, RunFile
 from benchmarks.policies.search import Knobs, cheapest_corner, corner
-from headway_cli.workers import sheltered, workers
+from headway_cli.job import sheltered, workers
 
 
 @dataclass(slots=True)

@@ -22,8 +22,7 @@ from headway_cli.advice_view import (
     spread,
     told,
 )
-from headway_cli.page.charts import BLUE, GREY, ORANGE, Board, attainment_axis
-from headway_cli.page.figure import Figure, Style
+from headway_cli.page.charts import BLUE, GREY, ORANGE, Board, Figure, Style, attainment_axis
 from headway_cli.page.series import Floats
 from headway_cli.page.template import card, charts, figures, named, page
 from headway_cli.page.template import notes as notes_section

@@ -7,6 +7,7 @@ import numpy as np
 from headway.simulation.report import SimulationReport
 from headway.words import duration, money, percent, plural, scaled, targets
 from headway_cli.compare_document import AUTO, PolicyComparison
+from headway_cli.compare_policies import pareto
 from headway_cli.page.charts import (
     BLUE,
     GREEN,
@@ -16,15 +17,17 @@ from headway_cli.page.charts import (
     SKY,
     VERMILLION,
     Board,
+    Figure,
+    Panel,
+    Series,
+    Style,
     attained,
     attainment_axis,
     missed,
 )
-from headway_cli.page.figure import Figure, Panel, Series, Style
 from headway_cli.page.series import gpu_hours, interval_columns, pool_columns, steps
 from headway_cli.page.template import card, charts, figures, hint, named, notes, page
 from headway_cli.result_view import BOUND_IS, COMPARED, TPOT_IS, common_notes, movement
-from headway_cli.static_fleets import pareto
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION)
 FRONTIER_PX = 420

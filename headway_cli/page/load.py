@@ -9,11 +9,9 @@ from pydantic import TypeAdapter
 
 from headway.simulation.report import Count, Measured, Number, Quantiles, ReportSlo
 from headway.words import duration, milliseconds, percent, scaled, targets
-from headway_cli.load_view import load_figures
-from headway_cli.page.charts import BLUE, GREEN, GREY, ORANGE, PURPLE, Board
-from headway_cli.page.figure import Figure, Style
+from headway_cli.page.charts import BLUE, GREEN, GREY, ORANGE, PURPLE, Board, Figure, Style
 from headway_cli.page.template import card, charts, figures, hint, named, notes, page
-from headway_cli.result_view import LATENCIES, QUANTILES, TPOT_IS
+from headway_cli.result_view import LATENCIES, QUANTILES, TPOT_IS, load_figures
 
 LEAST_SPAN_S = 1e-9
 

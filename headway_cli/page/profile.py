@@ -10,8 +10,19 @@ from html import escape
 
 from headway.profiling.comparison import Recommendation
 from headway.words import percent, shown, targets
-from headway_cli.page.charts import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION
-from headway_cli.page.figure import Axis, Figure, Panel, Series, Style
+from headway_cli.page.charts import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILLION,
+    Axis,
+    Figure,
+    Panel,
+    Series,
+    Style,
+)
 from headway_cli.page.template import charts, figures, notes, page
 from headway_cli.profile_view import ShownProfile, recommendation_lines
 

@@ -5,8 +5,7 @@ from html import escape
 
 from headway.simulation.report import SimulationReport
 from headway.words import duration, milliseconds, money, percent, plural, ratio, targets
-from headway_cli.page.reasons import MOST_DECISIONS, DecisionText, decisions
-from headway_cli.page.result_charts import draw
+from headway_cli.page.result_charts import MOST_DECISIONS, DecisionText, decisions, draw
 from headway_cli.page.series import MOST_POINTS, interval_columns
 from headway_cli.page.template import card, charts, hint, notes, page, part
 from headway_cli.result_view import BOUND_IS, LATENCIES, QUANTILES, TPOT_IS, headline, movement

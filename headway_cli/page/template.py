@@ -5,7 +5,7 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-from headway_cli.page.figure import Figure, drawn
+from headway_cli.page.charts import Figure, drawn
 
 NOTES_SHOWN = 5
 BAR_SHARE = 0.6

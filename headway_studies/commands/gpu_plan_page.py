@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from headway.words import duration, percent, plural, scaled, targets
-from headway_cli.page.charts import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, Board
-from headway_cli.page.figure import Figure
+from headway_cli.page.charts import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, Board, Figure
 from headway_cli.page.series import Floats
 from headway_cli.page.template import bars, charts, figures, named, notes, page
 from headway_studies.commands.gpu_plan_view import Document, facts, interval_rows, plan_rows

@@ -18,8 +18,7 @@ from rich.text import Text
 
 from headway.planning.reasons import jsonable
 from headway.words import plural
-from headway_cli.page.charts import BLUE, GREEN, ORANGE
-from headway_cli.page.figure import Figure, Series
+from headway_cli.page.charts import BLUE, GREEN, ORANGE, Figure, Series
 from headway_cli.page.template import charts, figures, named, notes, page
 from headway_cli.terminal import bold, print_facts, print_notes, table
 from headway_studies.queue_simulator import (

@@ -18,11 +18,10 @@ from headway.simulation.report import ReportSlo
 from headway.workload import TraceOptions, open_trace
 from headway_cli.errors import CliError
 from headway_cli.flags import option, spread
-from headway_cli.job import Job, execute, trace_figures
+from headway_cli.job import Job, execute, gathered, opened, trace_figures, workers
 from headway_cli.options import DECIMAL, Attainment, Duration, Itl, Start, TraceArgument, TraceFormat, Ttft
 from headway_cli.output import STDOUT, check_outputs, write_json, write_text
 from headway_cli.terminal import Report, announce_compilation, bar, console
-from headway_cli.workers import gathered, opened, workers
 from headway_studies.commands.recommend_page import render
 from headway_studies.commands.recommend_view import (
     Recommendation,

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 from headway.simulation.report import ReportError, SimulationReport, parse_report
 from headway.words import duration, percent, plural, scaled, targets
-from headway_cli.page.charts import BLUE, GREEN, GREY, ORANGE, PURPLE, ROLE_COLOURS, SKY, Board
-from headway_cli.page.figure import Figure, Style
+from headway_cli.page.charts import BLUE, GREEN, GREY, ORANGE, PURPLE, ROLE_COLOURS, SKY, Board, Figure, Style
 from headway_cli.page.series import interval_columns, pool_columns, steps
 from headway_cli.page.template import bars, charts, figures, named, notes, page
 from headway_studies.commands.recommend_view import POLICY, Document, cells

@@ -10,8 +10,7 @@ from rich.console import Console
 from headway.words import percent, plural
 from headway_cli.flags import argument, option, switch
 from headway_cli.output import STDOUT, check_outputs, write_json, write_text
-from headway_cli.page.charts import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, Board
-from headway_cli.page.figure import Figure, Style, plain
+from headway_cli.page.charts import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, Board, Figure, Style, plain
 from headway_cli.page.series import gpus_over_time, interval_columns, steps
 from headway_cli.page.template import charts, figures, named, notes, page
 from headway_cli.result_view import COMPARED, common_notes
@@ -103,7 +102,7 @@ SHOWN: Mapping[str, Callable[[DeploymentUse], str]] = {
     "attainable": lambda one: percent(one.report.attainable),
     "GPU-hours": _compared("GPU-hours"),
     "GPUs": _asked,
-    "turns back": _compared("of these back"),
+    "reversals": _compared("reversals"),
     "TTFT p99": _compared("TTFT p99"),
     "ITL p99": _compared("ITL p99"),
 }

@@ -64,6 +64,6 @@ def rewrite(table: Path, *, drop: str) -> None:
 
 @contextmanager
 def in_this_process(_count: int) -> Iterator[ThreadPoolExecutor]:
-    """In the place of `headway_cli.workers.workers`: a process of its own would import all once more."""
+    """In the place of `headway_cli.job.workers`: a process of its own would import all once more."""
     with ThreadPoolExecutor(1) as pool:
         yield pool

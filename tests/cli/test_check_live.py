@@ -8,7 +8,7 @@ from cli_cases import headway
 
 from actors.collector.measured import Health, HealthStatus, Latency, Measured
 from headway.config import HeadwayConfig
-from headway_cli.fleet import Found
+from headway_cli.check import Found
 from tests.patience import PATIENCE_S
 from tests.vllm_double import vllm_doubles
 
@@ -149,7 +149,7 @@ def test_check_attach_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureF
 def test_check_attach_names_engines_that_do_not_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway_cli.fleet.LOOK_S", 0.1)
+    monkeypatch.setattr("headway_cli.check.LOOK_S", 0.1)
     with vllm_doubles(1, "m") as (server,):
         engines = {"mixed": {"addresses": [server, "127.0.0.1:9"]}}
         text = json.dumps(
@@ -211,7 +211,7 @@ def test_check_attach_names_what_the_first_decision_would_end_and_targets_that_n
     async def source(_: HeadwayConfig) -> Found:
         return Found(ok=True, text="prometheus", measured=measured, replicas={"mixed": 3})
 
-    monkeypatch.setattr("headway_cli.fleet._source", source)
+    monkeypatch.setattr("headway_cli.check._source", source)
     fleet = FLEET.replace("pools: {mixed: {}}", settings)
     notes = [
         line

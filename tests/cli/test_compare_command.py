@@ -14,9 +14,8 @@ from headway.config import load_config
 from headway.planning import Role
 from headway.simulation.build import make_plan
 from headway.workload import open_trace
-from headway_cli.compare_policies import parse_policies
+from headway_cli.compare_policies import Fleet, cheapest, grid, pareto, parse_policies, ranges
 from headway_cli.job import Job, execute
-from headway_cli.static_fleets import Fleet, cheapest, grid, pareto, ranges
 from headway_cli.terminal import table
 
 LOAD = "ramp:rate_rps=10,peak_rps=40,duration_s=180,input_tokens=900,output_tokens=80,seed=5"
@@ -25,7 +24,7 @@ FLAGS = ("--adjustment-interval", "60", "--ttft-ms", "400")
 
 @pytest.fixture
 def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway_cli.workers.workers", in_this_process)
+    monkeypatch.setattr("headway_cli.job.workers", in_this_process)
 
 
 @pytest.mark.slow

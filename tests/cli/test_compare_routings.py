@@ -38,7 +38,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _one_process(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     if "processes" not in request.node.name:
-        monkeypatch.setattr("headway_cli.workers.workers", in_this_process)
+        monkeypatch.setattr("headway_cli.job.workers", in_this_process)
 
 
 def compared(capsys: pytest.CaptureFixture[str], settings: Path, *flags: str | Path) -> dict[str, Any]:

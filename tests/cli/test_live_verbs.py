@@ -20,7 +20,7 @@ from rich.console import Console
 from headway.planning.documents import StatusDocument
 from headway.planning.records import DecisionRecord
 from headway.words import clock, moment
-from headway_cli.decision_table import DecisionTable, roles_of
+from headway_cli.decisions import DecisionTable, roles_of
 from headway_cli.status import status_view
 from interp import load_profile
 

@@ -196,7 +196,7 @@ def test_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
         "fluid bound",
         "TTFT",
         "p99",
-        "0 changes, 0 of them back",
+        "0 changes, 0 reversals",
     ):
         assert word in ended.out
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headway_cli.workers import gathered, workers
+from headway_cli.job import gathered, workers
 from tests.patience import PATIENCE_S, until
 
 
@@ -62,7 +62,7 @@ def test_they_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     """They went on with what it had asked for, and then waited, for good."""
     program = f"""
 from pathlib import Path
-from headway_cli.workers import workers
+from headway_cli.job import workers
 from tests.cli.test_workers import says_who
 if __name__ == "__main__":
     with workers(1) as pool:

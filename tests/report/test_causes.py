@@ -7,7 +7,7 @@ import pytest
 from headway.config import load_config
 from headway.simulation.report import IntervalQuantiles, PoolSeries, SimulationReport
 from headway_cli.job import Job, execute
-from headway_cli.page.causes import NOTHING, spikes
+from headway_cli.page.result_charts import NOTHING, spikes
 
 COUNT, SPAN_S, WORST = 20, 60.0, 12
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-from headway_cli.page.figure import Figure, Series
+from headway_cli.page.charts import Figure, Series
 from headway_cli.page.series import time_unit
 from headway_cli.page.template import bars, card, charts, figures, named, page
 

@@ -14,9 +14,8 @@ import pytest
 from headway.config import load_config
 from headway.simulation.report import IntervalQuantiles, SimulationReport, parse_report
 from headway_cli.job import Job, execute
-from headway_cli.page.reasons import decisions
 from headway_cli.page.result import render
-from headway_cli.page.result_charts import draw
+from headway_cli.page.result_charts import decisions, draw
 from headway_cli.page.series import MOST_POINTS, gpu_hours, interval_columns
 
 LOAD = "step:rate_rps=10,peak_rps=60,at_s=400,duration_s=900,input_tokens=800,output_tokens=60,seed=4"

@@ -5,7 +5,7 @@ import pytest
 from headway.config import resolve_profile
 from headway.planning import Slo
 from headway.profiling.comparison import TargetLoad, recommend
-from headway_cli.page.figure import Figure, Series
+from headway_cli.page.charts import Figure, Series
 from headway_cli.page.profile import draw
 from headway_cli.profile_view import ShownProfile
 from interp import load_profile

@@ -30,8 +30,7 @@ from headway.routing.fleet.table import FleetRow
 from headway.routing.queue.fair_shares import ALLOWANCE, TenantShares
 from headway.simulation.report import SimulationReport
 from headway.simulation.scenario import ScenarioRouter
-from headway_cli.job import Job
-from headway_cli.workers import work
+from headway_cli.job import Job, work
 from interp import scaled
 from predictors.latency import LatencyModel, TargetModel
 from predictors.latency.curve import Basis, Curve, Learned
