@@ -1,6 +1,6 @@
 """Durations of an engine's iterations, one number at a time in plain Python.
 
-The same surfaces as the compiled kernel's (`prefill`, `iteration`), for the engine model that runs on a real
+The same surfaces as the compiled kernel's (`surfaces`), for the engine model that runs on a real
 clock: it asks for one iteration at a time, where a call into compiled code costs as much as the look-up, and
 its process should start without a compiler. Lists and bisection; a look-up takes about a microsecond.
 """
@@ -24,7 +24,7 @@ class IterationTimes:
 
 
 class PrefillTimes:
-    """TTFT of whole prompts, and the work curve of chunks (see `work`)."""
+    """TTFT of whole prompts, and the work curve of chunks (see `surfaces`)."""
 
     def __init__(self, table: PrefillTable) -> None:
         self._tokens, self._seconds = table.isl_tokens.tolist(), table.ttft_s.tolist()

@@ -1,6 +1,6 @@
 """The engine model one iteration at a time: one live replica, on whatever clock its driver reads.
 
-The rules are those of the compiled kernel (`headway.simulation.engine`). What differs is the grain: the
+The rules are those of the compiled kernel (`headway.engine.kernel.replica`). What differs is the grain: the
 kernel closes a stretch of iterations in one event, here each iteration ends on its own, because its tokens
 are to be sent.
 

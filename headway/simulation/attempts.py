@@ -11,10 +11,10 @@ attempt is lost when a replica that it needs is gone; the router hears of it and
 holds it: then it is nowhere.
 """
 
-from headway.simulation.engine import enqueue, receive, retire_if_drained
-from headway.simulation.layout import IDLE, LOST, MIXED, NONE, SHED, KernelState
-from headway.simulation.prefill import is_up
-from headway.simulation.records import end_request, notify
+from headway.engine.kernel.layout import IDLE, LOST, MIXED, NONE, SHED, KernelState
+from headway.engine.kernel.prefill import is_up
+from headway.engine.kernel.records import end_request, notify
+from headway.engine.kernel.replica import enqueue, receive, retire_if_drained
 from interp.jit import compiled
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from headway.config import HeadwayConfig, PlannerSettings, RoleName, resolve_profile
 from headway.engine import EngineRules, engine_profile, engine_rules
+from headway.engine.kernel.layout import Routing
 from headway.engine.speeds import simulated_profile, simulated_speeds
 from headway.planning import (
     PlanningError,
@@ -38,7 +39,6 @@ from headway.planning.replay import ReplayEngine
 from headway.routing import Router, RoutingError, make_router
 from headway.routing.fleet.gpu_profiles import GpuProfile, named_profiles
 from headway.simulation.demand import IdleEngine, first_interval, replayed_fleet, size_fleet
-from headway.simulation.layout import Routing
 from headway.simulation.observing import PerformanceLearner
 from headway.simulation.results import SimulationResult
 from headway.simulation.scenario import (

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.engine.decode_batch import iterations_until
+from headway.engine.kernel.layout import DECODING, PREFILLING, SERVING, KernelState
 from headway.planning.types import Role
 from headway.routing import ReplicaLoad, ReplicaState, ReplicaUpdate
 from headway.routing.types import OutputProgress
 from headway.simulation.fleet import Fleet
-from headway.simulation.layout import DECODING, PREFILLING, SERVING, KernelState
 from headway.simulation.observing import observe
 from interp.jit import compiled
 

@@ -22,12 +22,13 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.engine.kernel import layout
+from headway.engine.kernel.layout import KernelState
+from headway.engine.kernel.state import grow_replicas, handle_of, make_room
 from headway.engine.replica_speeds import ReplicaSpeeds
 from headway.planning.types import NO_CHANGES, PlanningError, PoolLimits, PoolState, Role, RoleChanges
-from headway.simulation import layout, lifecycle
-from headway.simulation.layout import KernelState
+from headway.simulation import lifecycle
 from headway.simulation.scenario import GpuCapacity
-from headway.simulation.state import grow_replicas, handle_of, make_room
 
 CODES = {Role.PREFILL: layout.PREFILL, Role.DECODE: layout.DECODE, Role.MIXED: layout.MIXED}
 ROLES = {code: role for role, code in CODES.items()}

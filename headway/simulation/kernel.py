@@ -8,14 +8,14 @@ told by notices, at the time of the event; its answers are orders, obeyed first 
 
 import numpy as np
 
+from headway.engine.kernel import layout
+from headway.engine.kernel.events import drop_first, kind_of, push
+from headway.engine.kernel.layout import NONE, Exit, KernelState, Routing
+from headway.engine.kernel.records import end_request
+from headway.engine.kernel.replica import boundary, enqueue
 from headway.routing import least_load
-from headway.simulation import layout
 from headway.simulation.attempts import deliver, obey
-from headway.simulation.engine import boundary, enqueue
-from headway.simulation.events import drop_first, kind_of, push
-from headway.simulation.layout import NONE, Exit, KernelState, Routing
 from headway.simulation.lifecycle import become_ready, crash
-from headway.simulation.records import end_request
 from interp.jit import compiled
 
 
@@ -123,7 +123,13 @@ def place_request(state: KernelState, request: int) -> bool:
     return True
 
 
-COMPILED_FROM = ("headway.simulation", "headway.engine", "headway.routing.least_load", "interp")
+COMPILED_FROM = (
+    "headway.simulation",
+    "headway.engine.kernel",
+    "headway.engine",
+    "headway.routing.least_load",
+    "interp",
+)
 """Packages whose sources are in the compiled kernel (`interp.jit.drop_stale_cache`)."""
 
 

@@ -20,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.engine.decode_batch import find_cell, iterations_until, itl_at
+from headway.engine.kernel.layout import COMPLETED, DECODING, DRAINING, IDLE, PREFILLING, SERVING, KernelState
 from headway.engine.observed_latency import LatencyReport, Phase
 from headway.engine.refinement import URGENT, Refinement, difference, learn, moved, refined
 from headway.engine.replica_speeds import Lengths, ReplicaSpeeds, batch_line
 from headway.planning.types import FloatArray, Observation, Policy, Role, Traffic
 from headway.routing.fleet.records import SAMPLE_S, UtilisationSamples
 from headway.simulation.fleet import ROLES, Fleet
-from headway.simulation.layout import COMPLETED, DECODING, DRAINING, IDLE, PREFILLING, SERVING, KernelState
 from headway.simulation.scenario import ClassMix
 from interp import Profile
 from interp.jit import compiled

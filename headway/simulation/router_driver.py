@@ -23,6 +23,18 @@ from dataclasses import dataclass
 from math import inf, isnan
 
 from headway.config.routing import PredictionSettings
+from headway.engine.kernel import layout
+from headway.engine.kernel.layout import (
+    FIRST_TOKEN,
+    LOST,
+    NONE,
+    PREFILLED,
+    REPLICA_CHANGED,
+    Exit,
+    KernelState,
+)
+from headway.engine.kernel.prefill import COPY_SHIFT
+from headway.engine.kernel.state import grow_orders
 from headway.planning.types import Role
 from headway.routing import (
     NOTHING,
@@ -35,13 +47,10 @@ from headway.routing import (
 )
 from headway.routing.offload import OffloadTrace
 from headway.routing.predict.learning import Training
-from headway.simulation import kernel, layout
+from headway.simulation import kernel
 from headway.simulation.engine_reports import EngineReports
 from headway.simulation.fleet import ROLES, Fleet
-from headway.simulation.layout import FIRST_TOKEN, LOST, NONE, PREFILLED, REPLICA_CHANGED, Exit, KernelState
-from headway.simulation.prefill import COPY_SHIFT
 from headway.simulation.scenario import RequestClass
-from headway.simulation.state import grow_orders
 
 LEAST_STEP_S = 1e-3
 NOTICES, NEED_PLACEMENT = int(Exit.NOTICES), int(Exit.NEED_PLACEMENT)

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from headway.config import HeadwayConfig
 from headway.config.routing import PredictionSettings
 from headway.engine import EngineRules
+from headway.engine.kernel import layout
+from headway.engine.kernel.layout import Routing
 from headway.engine.speeds import EngineSpeeds
 from headway.planning.deciding import Bounds
 from headway.planning.policies import class_promises
 from headway.planning.types import PlanningError, PoolLimits, Role, Slo
 from headway.routing import Router
-from headway.simulation import layout
-from headway.simulation.layout import Routing
 from interp import Profile
 
 INCREMENT = np.uint64(0x9E3779B97F4A7C15)

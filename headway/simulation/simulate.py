@@ -15,22 +15,23 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.engine.kernel import layout
+from headway.engine.kernel.layout import ArrivalColumns, Exit, Routing
+from headway.engine.kernel.records import quantile
+from headway.engine.kernel.state import make_space, make_state
 from headway.engine.speeds import at_start
 from headway.planning.deciding import call, decide
 from headway.planning.forecasting import Forecaster, with_forecast
 from headway.planning.types import NAN, Decision, Observation, Policy
 from headway.routing.offload import OffloadTrace
-from headway.simulation import kernel, layout, lifecycle
+from headway.simulation import kernel, lifecycle
 from headway.simulation.engine_reports import EngineReports
 from headway.simulation.fleet import Fleet
-from headway.simulation.layout import ArrivalColumns, Exit, Routing
 from headway.simulation.observing import REPORT_S, PerformanceLearner, TrafficLog, Utilisation
-from headway.simulation.records import quantile
 from headway.simulation.report import Interval, IntervalForecast, IntervalQuantiles
 from headway.simulation.results import SimulationResult
 from headway.simulation.router_driver import RequestContext, RouterDriver, SimulatedTrainer, named
 from headway.simulation.scenario import Scenario, ScenarioRouter
-from headway.simulation.state import make_space, make_state
 from headway.simulation.tally import FluidBound, Tally
 from headway.workload import RequestChunk
 from interp.jit import drop_stale_cache

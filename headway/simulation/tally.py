@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.engine.kernel import layout
+from headway.engine.kernel.records import BUCKETS, QUANTILES, buckets_of, quantile
 from headway.engine.surfaces import prompt_work_s
 from headway.planning.types import Slo
-from headway.simulation import layout
-from headway.simulation.records import BUCKETS, QUANTILES, buckets_of, quantile
 from headway.simulation.scenario import ClassMix
 from interp import Profile
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from headway.engine.kernel import layout
 from headway.planning.types import Role
-from headway.simulation import layout
 from headway.simulation.scenario import EngineRules, PlannedCrash, ScenarioRouter, StartUp
 from tests.simulation.routers import Scripted, place
 from tests.simulation.worlds import ArrayTrace, Schedule, constant_profile, run, scenario

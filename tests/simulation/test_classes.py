@@ -5,10 +5,10 @@ import pytest
 
 from headway.config import load_config
 from headway.engine import EngineRules
+from headway.engine.kernel.layout import Routing
 from headway.planning import PlanningError
 from headway.planning.types import Role, Slo
 from headway.simulation.demand import IdleEngine, reach
-from headway.simulation.layout import Routing
 from headway.simulation.router_driver import session_of
 from headway.simulation.scenario import ClassMix, RequestClass, ScenarioRouter, request_classes
 from tests.simulation.routers import Scripted, place, shed

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.engine.kernel import layout
+from headway.engine.kernel.layout import Routing
 from headway.planning.types import PoolLimits, Role
-from headway.simulation import layout
-from headway.simulation.layout import Routing
 from headway.simulation.scenario import EngineRules, PlannedCrash, StartUp
 from tests.simulation.worlds import Schedule, poisson_trace, roofline_profile, run, scenario
 

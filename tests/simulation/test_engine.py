@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from headway.engine import EngineRules
+from headway.engine.kernel.layout import Routing
 from headway.planning.types import Role
-from headway.simulation.layout import Routing
 from interp import PrefillSamples, build_profile
 from tests.simulation import plain_engine
 from tests.simulation.worlds import ArrayTrace, poisson_trace, roofline_profile, run, scenario

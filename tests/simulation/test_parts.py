@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.engine.decode_batch import duration_s, iterations_until
+from headway.engine.kernel import layout
+from headway.engine.kernel.events import drop_first, kind_of, push
+from headway.engine.kernel.layout import Routing
+from headway.engine.kernel.records import BUCKETS, add, add_range, buckets_of, quantile
 from headway.engine.surfaces import engine_surfaces
 from headway.planning.types import Role
-from headway.simulation import layout
-from headway.simulation.events import drop_first, kind_of, push
-from headway.simulation.layout import Routing
-from headway.simulation.records import BUCKETS, add, add_range, buckets_of, quantile
 from tests.simulation.worlds import poisson_trace, roofline_profile, run, scenario
 
 PROFILE = roofline_profile()

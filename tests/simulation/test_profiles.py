@@ -10,10 +10,10 @@ import pytest
 
 from headway.config import load_config
 from headway.config.routing import PredictionSettings
+from headway.engine.kernel import layout
+from headway.engine.kernel.layout import Routing
 from headway.planning import PlanningError
-from headway.simulation import layout
 from headway.simulation.build import make_plan, make_scenario
-from headway.simulation.layout import Routing
 from headway.simulation.router_driver import PULL_S, RENEWED, SimulatedTrainer
 from headway.simulation.scenario import ScenarioRouter
 from headway.simulation.simulate import simulate

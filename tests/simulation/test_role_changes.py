@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from headway.engine.kernel import layout
+from headway.engine.kernel.layout import Routing
 from headway.planning import Decision, PlanningError, PoolLimits, Role
-from headway.simulation import layout
-from headway.simulation.layout import Routing
 from headway.simulation.scenario import PlannedCrash, StartUp
 from tests.simulation.routers import Scripted, place
 from tests.simulation.test_routed import routed

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.engine.kernel import layout
+from headway.engine.kernel.layout import Routing
 from headway.planning.types import Role
 from headway.routing import ReplicaState, RoutingOutcome
-from headway.simulation import layout
-from headway.simulation.layout import Routing
 from headway.simulation.scenario import EngineRules, PlannedCrash, ScenarioRouter, StartUp
 from headway.simulation.simulate import SimulationRun, Watchers
 from tests.simulation.routers import Scripted, place, shed

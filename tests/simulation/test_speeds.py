@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from headway.engine import EngineRules
+from headway.engine.kernel.layout import Routing
 from headway.engine.observed_latency import Phase
 from headway.engine.refinement import Refinement, learn
 from headway.engine.speeds import EngineSpeeds
 from headway.planning.types import Role
-from headway.simulation.layout import Routing
 from headway.simulation.observing import PerformanceLearner, reports
 from headway.simulation.simulate import SimulationRun, Watchers, simulate
 from interp import scaled

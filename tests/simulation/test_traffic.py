@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from headway.engine import EngineRules
+from headway.engine.kernel import layout
 from headway.planning.types import Role, Slo
-from headway.simulation import layout
 from headway.simulation.scenario import PlannedCrash, RequestClass, ScenarioRouter
 from headway.simulation.simulate import Watchers, simulate
 from tests.simulation.routers import Scripted

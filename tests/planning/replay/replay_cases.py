@@ -6,9 +6,9 @@ import numpy as np
 
 from headway.config import resolve_profile
 from headway.engine import EngineRules
+from headway.engine.kernel.layout import Routing
 from headway.planning.replay import ReplayEngine, Requests
 from headway.planning.types import Slo
-from headway.simulation.layout import Routing
 from interp import load_profile
 from tests.simulation.worlds import ArrayTrace, run, scenario
 

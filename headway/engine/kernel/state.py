@@ -11,10 +11,10 @@ from numba import types
 from numba.experimental import structref
 from numpy.typing import NDArray
 
+from headway.engine.kernel import layout
+from headway.engine.kernel.layout import NONE, ROLE_COUNT, SPARE_EVENTS, ArrivalColumns, KernelState, Prefix
+from headway.engine.kernel.records import BUCKETS
 from headway.engine.surfaces import engine_surfaces
-from headway.simulation import layout
-from headway.simulation.layout import NONE, ROLE_COUNT, SPARE_EVENTS, ArrivalColumns, KernelState, Prefix
-from headway.simulation.records import BUCKETS
 from interp import Profile
 from interp.jit import compiled
 

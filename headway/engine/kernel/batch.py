@@ -10,8 +10,8 @@ from headway.engine.decode_batch import (
     push_sequence,
     stretch_s,
 )
-from headway.simulation.layout import COMPLETED, DECODING, ITL, NONE, KernelState
-from headway.simulation.records import add_range, count_first_token, end_request
+from headway.engine.kernel.layout import COMPLETED, DECODING, ITL, NONE, KernelState
+from headway.engine.kernel.records import add_range, count_first_token, end_request
 from interp.jit import compiled
 
 

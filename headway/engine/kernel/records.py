@@ -12,8 +12,8 @@ from math import ceil, log
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.simulation import layout
-from headway.simulation.layout import NONE, KernelState, Routing
+from headway.engine.kernel import layout
+from headway.engine.kernel.layout import NONE, KernelState, Routing
 from interp.jit import compiled
 
 LEAST_S = 1e-5

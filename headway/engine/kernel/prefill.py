@@ -8,13 +8,13 @@ trace copies are kept apart by `copy`.
 
 import numpy as np
 
+from headway.engine.kernel import layout
+from headway.engine.kernel.batch import dequeue, fits, join, reserve, unreserve
+from headway.engine.kernel.events import push
+from headway.engine.kernel.layout import NONE, KernelState
+from headway.engine.kernel.records import count_first_token, end_request, free_slot, notify
 from headway.engine.rules import kv_transfer_s
 from headway.engine.surfaces import work_until_s
-from headway.simulation import layout
-from headway.simulation.batch import dequeue, fits, join, reserve, unreserve
-from headway.simulation.events import push
-from headway.simulation.layout import NONE, KernelState
-from headway.simulation.records import count_first_token, end_request, free_slot, notify
 from interp.jit import compiled
 from interp.kernels import ttft_at
 
