@@ -27,9 +27,6 @@ from interp import Profile
 
 GOAL = 0.99
 
-ROLE_CHANGE_S = 15.0
-"""Seconds in which a drained replica takes the other role, of policies that ask for it."""
-
 Driver = tuple[Policy, LoadForecaster | None]
 """What plans in one simulation; the forecaster changes while it runs."""
 
@@ -156,7 +153,6 @@ def _scenario(plan: Plan, initial: Fleet, delay_s: float) -> Scenario:
         initial=fitted.targets,
         engine=plan.engine,
         start_up=StartUp(delay_s=delay_s),
-        role_change_s=ROLE_CHANGE_S,
     )
 
 

@@ -28,7 +28,6 @@ from headway.planning.types import (
     PoolLimits,
     PoolState,
     Role,
-    RoleChanges,
 )
 
 P = ParamSpec("P")
@@ -96,8 +95,7 @@ def in_steps(decision: Decision, pools: Mapping[Role, PoolState], bounds: Bounds
         "limits": [*decision.reasons.get("limits", ()), *(f"{role}: max_step" for role in cut)],
         "summary": f"{summary}; in steps of {bounds.max_step}: {steps}.".removeprefix("; "),
     }
-    changes = _changes(decision.changes, desired, targets)
-    return replace(decision, targets=targets, reasons=reasons, changes=changes)
+    return replace(decision, targets=targets, reasons=reasons)
 
 
 def _stepped(
@@ -118,18 +116,6 @@ def _stepped(
     return targets
 
 
-def _changes(changes: RoleChanges, desired: Mapping[Role, int], targets: Mapping[Role, int]) -> RoleChanges:
-    """As many of the changes of roles as the targets still move."""
-    given = {role: max(0, desired[role] - targets[role]) for role in targets}
-    taken = {role: max(0, targets[role] - desired[role]) for role in targets}
-    kept: dict[tuple[Role, Role], int] = {}
-    for (giver, taker), count in changes.items():
-        kept[giver, taker] = min(count, given[giver], taken[taker])
-        given[giver] -= kept[giver, taker]
-        taken[taker] -= kept[giver, taker]
-    return {pair: count for pair, count in kept.items() if count}
-
-
 def check_decision(
     policy: str,
     decision: object,
@@ -139,7 +125,7 @@ def check_decision(
     """PolicyError unless it is a Decision: a whole number for each pool, in limits and budget."""
     if not isinstance(decision, Decision):
         raise PolicyError.of(policy, f"plan returned {_kind(decision)}, not a Decision")
-    for name in ("targets", "reasons", "changes"):
+    for name in ("targets", "reasons"):
         if not isinstance(value := getattr(decision, name), Mapping):
             raise PolicyError.of(policy, f"{name} of the decision are {_kind(value)}, not a mapping")
     targets = decision.targets

@@ -99,8 +99,6 @@ class PolicyKind:
     """True if it plans for the promises of `slo.classes`."""
     fixed_fleet: Callable[[PolicySettings], Mapping[Role, int]] | None = None
     """The counts that it keeps, with which a simulation then begins; None: they follow the load."""
-    role_change_s: Callable[[Any], float | None] = _none
-    """Section → seconds in which a drained replica takes another role; None: its decisions ask for none."""
     refuse_live: Callable[[Any], str | None] = _none
     """Section → why it cannot be used in live operation, `planner.NAME.KEY: …`; None: it can."""
 

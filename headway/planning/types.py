@@ -8,7 +8,6 @@ the one exception of `headway.planning` belong here.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +17,6 @@ from headway.config import Role
 
 __all__ = [
     "NAN",
-    "NO_CHANGES",
     "BoolArray",
     "Decision",
     "FloatArray",
@@ -31,7 +29,6 @@ __all__ = [
     "PoolState",
     "Promise",
     "Role",
-    "RoleChanges",
     "Slo",
     "Traffic",
 ]
@@ -46,11 +43,6 @@ NAN = float("nan")
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
-
-RoleChanges = Mapping[tuple[Role, Role], int]
-"""How many replicas leave one role for another, as {(from, to): replicas}."""
-
-NO_CHANGES: RoleChanges = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,16 +205,11 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Targets per role, the state to pass to the next call, and why: JSON-able data to recompute it from.
-
-    `changes` says how many of the replicas that the targets move shall change their role instead of ending
-    and starting; the targets count them in their new pool.
-    """
+    """Targets per role, the state to pass to the next call, and why: JSON-able data to recompute it from."""
 
     targets: Mapping[Role, int]
     next_state: Any
     reasons: Mapping[str, Any]
-    changes: RoleChanges = field(default_factory=lambda: NO_CHANGES)
 
 
 class Policy(Protocol):

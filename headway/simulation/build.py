@@ -226,7 +226,6 @@ def make_scenario(plan: Plan, trace: Trace) -> Scenario:
         capacity=_capacity(simulation.capacity_gpus),
         engine=plan.engine,
         start_up=StartUp(delay_s=simulation.start_up_delay_s, cv=simulation.start_up_delay_cv),
-        role_change_s=plan.kind.role_change_s(config.planner.section(config.planner.policy)),
         routing=_routing(plan),
         classes=request_classes(config),
         crashes=tuple(PlannedCrash(at_s=crash.at_s, role=Role(crash.role)) for crash in simulation.crashes),

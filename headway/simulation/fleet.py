@@ -4,12 +4,6 @@ desired → starting (start-up delay) → ready → draining (finishes what it h
 start to gone. Scaling down cancels the newest starting replicas first, then drains the emptiest ready ones
 (the newest of equals), as Ray Serve does. A crashed replica is replaced at once.
 
-A replica that changes its role drains, emptiest ones first, and is gone from its pool; in the same instant
-and on the same GPUs one of the other role begins, ready after `role_change_s`. Already while it drains it
-belongs to the desired count of the other pool. If that pool wants fewer meanwhile, it drains and is gone.
-Only serving replicas change: where fewer serve than shall change, new ones start for the rest, and what they
-replace costs GPU time until it has drained, as in any scaling.
-
 Where the cluster has only so many GPUs (`GpuCapacity`), a replica that finds none waits for them, in the
 order in which replicas were ordered; one that needs fewer may pass. It counts as starting, costs nothing, and
 its start-up begins once it has them. A capacity that falls takes nothing from what has its GPUs. Scaling down
@@ -26,7 +20,7 @@ from headway.engine.kernel import layout
 from headway.engine.kernel.layout import KernelState
 from headway.engine.kernel.state import grow_replicas, handle_of, make_room
 from headway.engine.replica_speeds import ReplicaSpeeds
-from headway.planning.types import NO_CHANGES, PlanningError, PoolLimits, PoolState, Role, RoleChanges
+from headway.planning.types import PoolLimits, PoolState, Role
 from headway.simulation import lifecycle
 from headway.simulation.scenario import GpuCapacity
 
@@ -89,7 +83,6 @@ class Fleet:
         state: KernelState,
         pools: Mapping[Role, PoolLimits],
         start_up_s: Callable[[], float],
-        role_change_s: float | None = None,
         own_slowness: Callable[[], float] = lambda: 1.0,
         *,
         capacity: GpuCapacity = UNBOUNDED,
@@ -100,10 +93,9 @@ class Fleet:
         self.series = {role: ReplicaSeries() for role in pools}
         self.scale_events = dict.fromkeys(pools, 0)
         self.direction_reversals = dict.fromkeys(pools, 0)
-        self._start_up_s, self._role_change_s = start_up_s, role_change_s
+        self._start_up_s = start_up_s
         self._draw_slowness, self._slowness = own_slowness, (1.0, 1.0)
         self._own: dict[int, float] = {}
-        self._changing: dict[int, Role] = {}
         self._capacity, self._waiting = capacity, list[Role]()
         self._counts = {role: Counts() for role in pools}
         self._last_direction = dict.fromkeys(pools, 0)
@@ -143,13 +135,8 @@ class Fleet:
         for role, at_s in crashes:
             lifecycle.schedule_crash(self.handle, CODES[role], at_s)
 
-    def scale(self, targets: Mapping[Role, int], changes: RoleChanges = NO_CHANGES) -> None:
-        """Set desired counts; let replicas change their role, then start or drain others to match.
-
-        PlanningError for changes where replicas cannot, or between pools that differ in GPUs per replica.
-        """
-        for (giver, taker), count in changes.items():
-            self._change(giver, taker, count)
+    def scale(self, targets: Mapping[Role, int]) -> None:
+        """Set desired counts; start or drain replicas to match."""
         for role in self.pools:
             change = targets[role] - self._counts[role].desired
             if change:
@@ -162,10 +149,7 @@ class Fleet:
         self.take_transitions()
 
     def take_transitions(self) -> None:
-        """Account for what happened to replicas since the last call.
-
-        The drained ones that change their role begin anew, the crashed are replaced.
-        """
+        """Account for what happened to replicas since the last call; crashed ones are replaced."""
         clock, crashed = self.arrays.clock[0], set()
         for entry in self.arrays.transitions[: clock["transitions"]]:
             role, became, time_s = ROLES[int(entry["role"])], int(entry["state"]), float(entry["time_s"])
@@ -178,7 +162,6 @@ class Fleet:
                 crashed.add(role)
             self.series[role].add(time_s, counts)
         clock["transitions"] = clock["retired"] = 0
-        self._take_over()
         for role in self.pools:
             if role in crashed:
                 self._match(role)
@@ -214,41 +197,13 @@ class Fleet:
         up = np.flatnonzero(
             (units["role"] == CODES[role]) & np.isin(units["state"], (layout.STARTING, layout.SERVING))
         )
-        coming = [replica for replica, taker in self._changing.items() if taker is role]
-        for replica in coming[max(0, desired - len(up)) :]:
-            del self._changing[replica]
-        ordered = len(up) + len(coming) + self._waiting.count(role)
+        ordered = len(up) + self._waiting.count(role)
         self._cancel_waiting(role, ordered - desired)
         self._start(role, desired - ordered, self._start_up_s)
         self.arrays = make_room(self.arrays, len(up))
         for replica in self._victims(up)[: max(0, len(up) - desired)]:
             lifecycle.stop_replica(self.handle, int(replica))
         self.series[role].add(float(self.arrays.clock[0]["now_s"]), self._counts[role])
-
-    def _change(self, giver: Role, taker: Role, count: int) -> None:
-        """Let `count` serving replicas drain and then take the other role, fewer if there are not as many."""
-        if self._role_change_s is None:
-            raise PlanningError("this deployment's replicas cannot change their role")
-        if self.pools[giver].gpus_per_replica != self.pools[taker].gpus_per_replica:
-            raise PlanningError(f"a {giver} replica has other GPUs than a {taker} replica")
-        units = self.arrays.replicas
-        serving = np.flatnonzero((units["role"] == CODES[giver]) & (units["state"] == layout.SERVING))
-        self.arrays = make_room(self.arrays, count)
-        for replica in self._victims(serving)[:count].tolist():
-            self._changing[replica] = taker
-            lifecycle.stop_replica(self.handle, replica)
-        self.take_transitions()
-
-    def _take_over(self) -> None:
-        """Where a replica that changes its role is gone, one of the other role begins."""
-        now_s = float(self.arrays.clock[0]["now_s"])
-        gone = [slot for slot in self._changing if self.arrays.replicas["state"][slot] == layout.GONE]
-        self.arrays = make_room(self.arrays, len(gone))
-        for replica in gone:
-            role = self._changing.pop(replica)
-            self._counts[role].starting += 1
-            self._begin(replica, role, self._role_change_s or 0.0)
-            self.series[role].add(now_s, self._counts[role])
 
     def _victims(self, replicas: NDArray[np.int64]) -> NDArray[np.int64]:
         """In the order in which they go: starting ones newest first, then the emptiest, newest of equals."""

@@ -156,8 +156,6 @@ class Scenario:
     `max_gpu_budget` bounds the GPUs that a decision may ask for, None does not; `capacity` bounds those that
     it gets. `max_step` bounds by how many replicas a decision changes a pool.
 
-    A drained replica takes another role in `role_change_s`; None: it cannot.
-
     Each request is judged by the SLO of its class among `classes`, without classes by `slo`.
     """
 
@@ -172,7 +170,6 @@ class Scenario:
     speeds: EngineSpeeds = field(default_factory=EngineSpeeds)
     queueing_s: float = 0.0
     start_up: StartUp = field(default_factory=StartUp)
-    role_change_s: float | None = None
     routing: Routing | ScenarioRouter = Routing.LEAST_LOAD
     classes: Sequence[RequestClass] = ()
     crashes: Sequence[PlannedCrash] = ()

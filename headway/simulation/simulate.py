@@ -112,9 +112,7 @@ class SimulationRun:
         arrays = make_state(scenario.profile, scenario.settings, trace.blocks, kernel_seed)
         start_up_s = scenario.start_up.sampler(np.random.default_rng(streams[1]))
         slowness = partial(scenario.speeds.draw, np.random.default_rng(streams[3]))
-        self.fleet = Fleet(
-            arrays, scenario.pools, start_up_s, scenario.role_change_s, slowness, capacity=scenario.capacity
-        )
+        self.fleet = Fleet(arrays, scenario.pools, start_up_s, slowness, capacity=scenario.capacity)
         self.fleet.set_slowness(*scenario.speeds.slowness(0.0))
         self.speed_changes = [*scenario.speeds.changes(), inf]
         self.mix = scenario.mix
@@ -243,7 +241,7 @@ class SimulationRun:
         """Carry out what was decided at the tick that `advance` returned."""
         self.state = decision.next_state
         self._record(observation, decision)
-        self.fleet.scale(decision.targets, decision.changes)
+        self.fleet.scale(decision.targets)
         self._close_window()
         self.fleet.arrays.window[:] = 0
         self.fleet.arrays.histograms[:] = 0

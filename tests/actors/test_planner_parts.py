@@ -10,15 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.connectors.protocol import PoolCounts, Replica
-from actors.planning.context import check_settings
 from actors.planning.log import Progress
 from actors.planning.loop import first_tick, is_late, next_tick
 from actors.planning.settings import KEY, Author, RuntimeSettings, fixed, follow_slo
 from actors.planning.tick import TickTime
 from headway.config import ConfigError, HeadwayConfig, load_config
-from headway.planning import PlanningError, Role
+from headway.planning import Role
 from headway.planning.records import DecisionRecord, IntervalSpan, ReplicaTimes
-from tests.actors.planner_cases import PROFILE
 from tests.patience import eventually
 from tests.stores import MemoryStore
 
@@ -58,12 +56,6 @@ def test_late_is_a_tenth_of_an_interval_or_a_second() -> None:
 
 
 # --- settings
-
-
-def test_replicas_that_change_their_role_are_refused() -> None:
-    for profile in (None, PROFILE):
-        with pytest.raises(PlanningError, match=r"^planner\.headway\.role_change_s: live engines"):
-            check_settings(config(planner__headway__role_change_s=15.0), profile)
 
 
 def config(**overrides: object) -> HeadwayConfig:

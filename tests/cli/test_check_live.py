@@ -61,7 +61,6 @@ def test_a_model_that_vllm_could_not_load(
         ("connector: {kind: kubernetes}", "connector.kubernetes.name"),
         ("connector: {kind: kubernetes, kubernetes: {target: kuberay}}", "connector.kubernetes.name"),
         ("metrics: {source: prometheus}", "needs a url"),
-        ("planner: {headway: {role_change_s: 15}}", "planner.headway.role_change_s"),
         ("pools: {decode: {min_replicas: 0}}", "pools.decode.min_replicas"),
     ],
 )
@@ -91,7 +90,7 @@ def test_everything_that_up_would_refuse_has_a_line(
 ) -> None:
     text = (
         "engine: {profile: nowhere}\ngateway: {host: 0.0.0.0, tokenizer: no.json}\n"
-        "connector: {kind: kubernetes}\nplanner: {headway: {role_change_s: 15}}"
+        "connector: {kind: kubernetes}\npools: {decode: {min_replicas: 0}}"
     )
     ended = headway(capsys, "check", written(tmp_path, text))
     assert ended.code == 2
@@ -100,7 +99,7 @@ def test_everything_that_up_would_refuse_has_a_line(
         "gateway.host",
         "gateway.tokenizer",
         "connector.kubernetes.name",
-        "role_change_s",
+        "pools.decode.min_replicas",
     )
     lines = ended.err.splitlines()
     assert len(lines) == len(named)

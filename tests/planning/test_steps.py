@@ -68,11 +68,6 @@ def test_a_budget_and_limits_that_fell_come_before_steps() -> None:
     assert counts(stepped((9, 9), (3, 12), 1, limits=low)) == (3, 12)
 
 
-def test_changes_of_roles_are_cut_with_the_targets() -> None:
-    decision = stepped((2, 9), (7, 4), 2, changes={(DECODE, PREFILL): 5})
-    assert (counts(decision), decision.changes) == ((4, 7), {(DECODE, PREFILL): 2})
-
-
 @given(*[st.tuples(st.integers(0, 20), st.integers(0, 20))] * 2, st.integers(1, 5), st.integers(0, 60))
 def test_a_cut_decision_can_be_carried_out_and_lies_between(
     desired: Counts, wished: Counts, step: int, spare: int

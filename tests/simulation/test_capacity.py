@@ -1,7 +1,5 @@
 """GPUs that the cluster does not have: replicas wait for them in order, starting, and cost nothing."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,15 +7,24 @@ from hypothesis import strategies as st
 
 from headway.planning.types import PoolLimits, Role
 from headway.simulation.scenario import GpuCapacity, PlannedCrash, StartUp
-from tests.simulation.test_role_changes import TO_PREFILL, Plan, counted
 from tests.simulation.worlds import Schedule, fleet, points, roofline_profile, run, scenario, sparse_trace
 
 PROFILE = roofline_profile()
 
 
-def limited(steps, targets, until_s=60.0, *, initial=(1, 1), policy=Schedule, **changes):
+def counted(result, *columns):
+    """Times at which any pool's counts changed, and the sum of these columns over all pools from then on."""
+    times = np.unique(np.concatenate([series.time_s for series in result.replicas.values()]))
+    total = np.zeros(len(times), int)
+    for series in result.replicas.values():
+        points = np.searchsorted(series.time_s, times, side="right") - 1
+        total += sum(np.array(getattr(series, column))[points] for column in columns)
+    return times, total
+
+
+def limited(steps, targets, until_s=60.0, *, initial=(1, 1), **changes):
     changes = {"start_up": StartUp(delay_s=4.0), "capacity": GpuCapacity(steps=steps), **changes}
-    plan = policy([fleet(*each) for each in targets], interval_s=10.0)
+    plan = Schedule([fleet(*each) for each in targets], interval_s=10.0)
     return run(scenario(PROFILE, fleet(*initial), **changes), sparse_trace(until_s), plan)[0]
 
 
@@ -60,12 +67,6 @@ def test_a_first_fleet_beyond_the_capacity_waits_too():
     result = limited(((0.0, 3), (20.0, 9)), [(2, 2)], initial=(2, 2))
     assert points(result.replicas[Role.PREFILL], "ready") == [(0.0, 2)]
     assert points(result.replicas[Role.DECODE], "ready") == [(0.0, 1), (24.0, 2)]
-
-
-def test_a_change_of_role_needs_no_room():
-    plan = partial(Plan, changes=[{TO_PREFILL: 1}])
-    result = limited(((0.0, 4),), [(2, 2)], initial=(1, 3), policy=plan, role_change_s=7.0)
-    assert points(result.replicas[Role.PREFILL], "ready")[-1] == (17.0, 2)
 
 
 def test_a_replica_of_many_gpus_lets_smaller_ones_pass():

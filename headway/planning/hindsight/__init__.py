@@ -15,12 +15,6 @@ def _build(settings: PolicySettings, profile: Profile) -> Policy:
     return make_headway(settings, profile)
 
 
-def _refuse_live(own: HeadwaySettings) -> str | None:
-    if own.role_change_s is None:
-        return None
-    return "planner.headway.role_change_s: live engines cannot change their role yet; leave it null"
-
-
 HEADWAY = PolicyKind(
     build=_build,
     settings=HeadwaySettings,
@@ -28,6 +22,4 @@ HEADWAY = PolicyKind(
     ahead=lambda own: own.predictors,
     needs_surfaces=True,
     classes=True,
-    role_change_s=lambda own: own.role_change_s,
-    refuse_live=_refuse_live,
 )

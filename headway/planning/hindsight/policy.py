@@ -6,7 +6,7 @@ Theory. Each interval
     judge     what past forecasts, times a safety factor, would have lost and cost by these (`backtest`)
     choose    the cheapest forecast and factor per pool within one loss budget for all pools (`needs`)
     add       what a queue that is already there needs (`needs`)
-    release   slowly (`state`), or give to a pool that rises (`role_changes`); fit into limits and GPU budget
+    release   slowly (`state`); fit into limits and GPU budget
 
 The forecast is for the time when a replica ordered now will serve; that lead is learnt (`state`). So nothing
 has to be set but the share of requests that may miss their SLO, and no average stands for a distribution.
@@ -38,7 +38,6 @@ from headway.planning.hindsight.learning import MOST_INTERVALS, ReplaySetup, lea
 from headway.planning.hindsight.needs import Assessment, Need, needs_of
 from headway.planning.hindsight.outcomes import OutcomeHistory
 from headway.planning.hindsight.reasons import explain
-from headway.planning.hindsight.role_changes import give_to_rising, role_changes
 from headway.planning.hindsight.settings import (
     HeadwaySettings,
     class_budgets,
@@ -52,13 +51,11 @@ from headway.planning.policies import PolicySettings
 from headway.planning.reasons import check, ordered
 from headway.planning.replay import ReplayEngine
 from headway.planning.types import (
-    NO_CHANGES,
     Decision,
     Observation,
     PlanningError,
     PoolState,
     Role,
-    RoleChanges,
 )
 from interp import Profile
 
@@ -181,20 +178,17 @@ class HeadwayPolicy:
         )
 
     def wanted(self, assessed: Assessment, needs: Mapping[Role, Need]) -> Mapping[Role, int]:
-        """Replicas to hold for these needs within limits and budget, before any change of roles."""
+        """Replicas to hold for these needs within limits and budget."""
         return self._fit(self._release(assessed, needs), needs, assessed).targets
 
     def decide(self, assessed: Assessment) -> Decision:
         """The decision that follows."""
         observation, memories = assessed.observation, assessed.state.pools
         needs = needs_of(assessed, self.settings)
-        delays = self._give_to_rising(self._release(assessed, needs), needs, observation)
+        delays = self._release(assessed, needs)
         fitted = self._fit(delays, needs, assessed)
-        changes = NO_CHANGES
-        if self.own.role_change_s is not None:
-            changes = role_changes(fitted.targets, observation.pools, self.settings.limits)
         pools = {
-            role: self._ordered(memory, delays[role], fitted, observation, role, changes=changes)
+            role: self._ordered(memory, delays[role], fitted.targets[role], observation, role)
             for role, memory in memories.items()
         }
         return Decision(
@@ -206,13 +200,11 @@ class HeadwayPolicy:
                 needs,
                 delays,
                 fitted,
-                changes=changes,
                 corrected=self.engine.profile.meta.get("refined"),
                 missing=assessed.missing,
                 unexplained=assessed.excess,
                 slow=assessed.slow,
             ),
-            changes=changes,
         )
 
     def _started(self, memory: PoolMemory, observation: Observation, role: Role) -> PoolMemory:
@@ -232,17 +224,6 @@ class HeadwayPolicy:
     def _delay(self, assessed: Assessment, role: Role) -> ReleaseDelay:
         known = assessed.state.pools[role].release
         return known or ReleaseDelay(target=assessed.observation.pools[role].desired)
-
-    def _give_to_rising(
-        self, delays: Mapping[Role, ReleaseDelay], needs: Mapping[Role, Need], observation: Observation
-    ) -> Mapping[Role, ReleaseDelay]:
-        if self.own.role_change_s is None:
-            return delays
-        pools, limits, budget = observation.pools, self.settings.limits, self.settings.max_gpu_budget
-        given = give_to_rising(delays, {role: need.enough for role, need in needs.items()}, pools, limits)
-        if budget is None or gpus({role: delay.target for role, delay in given.items()}, limits) <= budget:
-            return given
-        return give_to_rising(delays, {role: need.replicas for role, need in needs.items()}, pools, limits)
 
     def _fit(
         self, delays: Mapping[Role, ReleaseDelay], needs: Mapping[Role, Need], assessed: Assessment
@@ -266,21 +247,9 @@ class HeadwayPolicy:
         return Fit(targets=targets, limits=(*free.limits, GPU_BUDGET))
 
     def _ordered(
-        self,
-        memory: PoolMemory,
-        delay: ReleaseDelay,
-        fitted: Fit,
-        observation: Observation,
-        role: Role,
-        *,
-        changes: RoleChanges,
+        self, memory: PoolMemory, delay: ReleaseDelay, target: int, observation: Observation, role: Role
     ) -> PoolMemory:
-        target = fitted.targets[role]
-        taken = sum(count for (_, taker), count in changes.items() if taker is role)
-        given = sum(count for (giver, _), count in changes.items() if giver is role)
-        pool = observation.pools[role]
-        moved = replace(pool, desired=pool.desired + taken - given)
-        starts = memory.starts.change(taken, given).order(observation.now_s, moved, target)
+        starts = memory.starts.order(observation.now_s, observation.pools[role], target)
         return replace(memory, starts=starts, release=replace(delay, target=target))
 
 

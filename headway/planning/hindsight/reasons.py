@@ -15,7 +15,6 @@ from headway.planning.hindsight.capacity import MissingCapacity, missing_lines
 from headway.planning.hindsight.excess import Excess, excess_lines
 from headway.planning.hindsight.needs import Need
 from headway.planning.hindsight.settings import (
-    HeadwaySettings,
     class_budgets,
     headway_settings,
     loss_budget,
@@ -24,7 +23,7 @@ from headway.planning.hindsight.slow_replicas import SlowReplicas, slow_lines
 from headway.planning.hindsight.state import ReleaseDelay
 from headway.planning.policies import PolicySettings
 from headway.planning.reasons import common, jsonable, ordered, progress_warnings
-from headway.planning.types import NO_CHANGES, Observation, Role, RoleChanges
+from headway.planning.types import Observation, Role
 from headway.words import percent, plural
 
 NOTHING_MISSING: Mapping[Role, MissingCapacity] = MappingProxyType({})
@@ -44,7 +43,6 @@ def explain(
     delays: Mapping[Role, ReleaseDelay],
     fitted: Fit,
     *,
-    changes: RoleChanges = NO_CHANGES,
     corrected: Mapping[str, Any] | None = None,
     missing: Mapping[Role, MissingCapacity] = NOTHING_MISSING,
     unexplained: Mapping[Role, Excess] = NO_EXCESS,
@@ -73,7 +71,6 @@ def explain(
             if observation.stood is not None and _queue(needs)
             else []
         ),
-        *_changes(changes, own),
         *(f"{line}." for line in _beyond_reach(needs, may_miss)),
     ]
     reasons |= {
@@ -81,7 +78,6 @@ def explain(
         "holds": delays,
         "limits": fitted.limits,
         "targets": fitted.targets,
-        "changes": {f"{giver}→{taker}": count for (giver, taker), count in changes.items()},
         "warnings": [
             *progress_warnings(observation),
             *missing_lines(missing, observation.now_s),
@@ -131,13 +127,6 @@ def _need_line(
 
 def _queue(needs: Mapping[Role, Need]) -> bool:
     return any(need.extra for need in needs.values())
-
-
-def _changes(changes: RoleChanges, own: HeadwaySettings) -> list[str]:
-    return [
-        f"{plural(count, f'{giver} replica')} will serve {taker}, {own.role_change_s:g} s after draining."
-        for (giver, taker), count in changes.items()
-    ]
 
 
 def _warnings(needs: Mapping[Role, Need], may_miss: float) -> Iterator[str]:

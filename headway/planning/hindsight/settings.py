@@ -21,9 +21,6 @@ class HeadwaySettings(Settings):
     predictors: tuple[str, ...] = ()
     """Predictors whose forecasts are judged beside the levels of past work, such as `[kalman, daily]`
     (docs/planning.md#predictors)."""
-    role_change_s: NonNegativeFloat | None = Field(default=None, le=1e5)
-    """Simulation: seconds in which a drained replica takes the other role; null: it cannot. Live engines
-    cannot: `up` and `check` refuse any other value."""
 
 
 def headway_settings(settings: PolicySettings) -> HeadwaySettings:

@@ -56,21 +56,17 @@ Orders = tuple[StartOrder, ...]
 class ReplicaStarts:
     """The starts of one pool, as observed.
 
-    A replica that changes its role is no start: it is expected before all orders and says nothing of the
-    lead.
-
     `orders` are under way, `lost` replicas were ready and are to be replaced, `seen_s` the latest starts in
-    seconds, `changing` replicas come from other roles. `ready` and `desired` are as last observed, `target`
-    as last decided, `revoked_s` is when somebody else was first seen to set fewer. `patience_s` as in the
-    module, `assumed_s` what an overdue start lets assume, 0 without one; `late` counts the times that all
-    that was missing came after all, since the last timely start.
+    seconds. `ready` and `desired` are as last observed, `target` as last decided, `revoked_s` is when
+    somebody else was first seen to set fewer. `patience_s` as in the module, `assumed_s` what an overdue
+    start lets assume, 0 without one; `late` counts the times that all that was missing came after all, since
+    the last timely start.
     """
 
     orders: Orders = ()
     lost: Orders = ()
     seen_s: tuple[float, ...] = ()
     ready: int | None = None
-    changing: int = 0
     desired: int | None = None
     target: int | None = None
     revoked_s: float | None = None
@@ -81,8 +77,7 @@ class ReplicaStarts:
     def observe(self, now_s: float, interval_s: float, pool: PoolState, guess_s: float) -> "ReplicaStarts":
         """With what has become ready since the last decision."""
         came = 0 if self.ready is None else max(0, pool.ready - self.ready)
-        changed = min(came, self.changing)
-        orders, fulfilled, rest = _fulfilled(self.orders, came - changed)
+        orders, fulfilled, rest = _fulfilled(self.orders, came)
         ages = [max(0.0, now_s - interval_s / 2.0 - order.at_s) for order in fulfilled]
         timely = [age_s for age_s in ages if age_s <= self.patience_s]
         learnt = replace(
@@ -95,23 +90,19 @@ class ReplicaStarts:
             # Whatever was still ordered has failed or was taken back by somebody else.
             orders, lost, outstanding = (), (), 0
         orders = _newest_dropped(orders, _count(orders) - outstanding)
-        changing = self.changing - changed if pool.ready < pool.desired else 0
-        more = pool.starting - changing - _count(orders) - _count(lost)
+        more = pool.starting - _count(orders) - _count(lost)
         lost = _newest_dropped(lost, -more)
         if more > 0:
             lost = (*lost, StartOrder(at_s=now_s, replicas=more))
         came_late = len(ages) > len(timely) and not _older(orders, now_s - patience_s)
-        return ReplicaStarts(
+        return replace(
+            learnt,
             orders=orders,
             lost=lost,
-            seen_s=learnt.seen_s,
             ready=pool.ready,
-            changing=changing,
             desired=pool.desired,
-            target=self.target,
             revoked_s=self._revoked_s(now_s, pool.desired),
             patience_s=patience_s,
-            assumed_s=learnt.assumed_s,
             late=0 if timely else self.late + came_late,
         )
 
@@ -137,19 +128,12 @@ class ReplicaStarts:
         # Lower than set, but never higher, is a target that nobody has taken: a dry run, or a step.
         return now_s if self.revoked_s is None and desired < self.desired else self.revoked_s
 
-    def change(self, taken: int, given: int) -> "ReplicaStarts":
-        """With replicas that are to come from other pools, and those that go to others."""
-        ready = None if self.ready is None else self.ready - given
-        return replace(self, ready=ready, changing=self.changing + taken)
-
     def order(self, now_s: float, pool: PoolState, target: int) -> "ReplicaStarts":
         """With an order for what `target` is above the desired count; a lower target takes orders back."""
         orders = self.orders
         if target > pool.desired:
             orders = (*orders, StartOrder(at_s=now_s, replicas=target - pool.desired))
-        revoked = min(max(0, pool.desired - target), self.changing)
-        orders = _newest_dropped(orders, pool.desired - target - revoked)
-        return replace(self, orders=orders, changing=self.changing - revoked, target=target)
+        return replace(self, orders=_newest_dropped(orders, pool.desired - target), target=target)
 
     def lead_s(self, now_s: float, guess_s: float) -> float:
         """Seconds from an order to a ready replica; `guess_s` until one has been seen."""
