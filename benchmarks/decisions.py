@@ -18,8 +18,9 @@ import numpy as np
 
 from headway.config import load_config
 from headway.planning import Observation, Policy, PoolState, Role
+from headway.planning.hindsight.history import PoolHistory
 from headway.planning.hindsight.learning import MOST_INTERVALS
-from headway.planning.hindsight.state import HindsightState, PoolHistory
+from headway.planning.hindsight.state import HindsightState
 from headway.planning.replay import LossCurve
 from headway.planning.types import FloatArray, Traffic
 from headway.simulation.build import make_plan

@@ -35,12 +35,14 @@ from headway.planning import (
     policy_kind,
     policy_settings,
 )
-from headway.planning.alternatives import Alternatives
 from headway.planning.budget import check_budget
 from headway.planning.documents import ComponentHealth
 from headway.planning.forecasting import Ahead
+from headway.planning.hindsight import COMPILED_FROM
 from headway.planning.policies import predictors_asked
+from headway.planning.types import Alternatives
 from interp import Profile
+from interp.jit import drop_stale_cache
 
 T = TypeVar("T")
 
@@ -240,6 +242,7 @@ def refuse_simulated_only(config: HeadwayConfig) -> None:
 
 def _put_in_force(config: HeadwayConfig, profile: Profile, version: tuple[int, int]) -> PolicyInForce:
     refuse_simulated_only(config)
+    drop_stale_cache(*COMPILED_FROM)
     settings, name = policy_settings(config, profile), config.planner.policy
     return PolicyInForce(
         policy=make_policy(name, settings, profile),

@@ -9,7 +9,6 @@ from actors.planning.context import PlannerContext, PlannerState
 from headway.config import PoolSettings, SloSettings
 from headway.engine.kinds import engine_kind
 from headway.planning import PoolLimits, Role
-from headway.planning.alternatives import KnowsAlternatives
 from headway.planning.documents import PlannerPhase, StatusDocument
 from headway.planning.policies import predictors_asked
 from headway.planning.reasons import jsonable
@@ -23,6 +22,7 @@ from headway.planning.record_figures import (
     stood_already,
 )
 from headway.planning.records import DecisionRecord, SloFigures
+from headway.planning.types import KnowsAlternatives
 
 PLANNER_SETTINGS = ("dry_run", "policy", "max_gpu_budget")
 

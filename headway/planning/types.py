@@ -8,7 +8,7 @@ the one exception of `headway.planning` belong here.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,13 @@ from headway.config import Role
 
 __all__ = [
     "NAN",
+    "Alternative",
+    "Alternatives",
     "BoolArray",
     "Decision",
     "FloatArray",
     "IntArray",
+    "KnowsAlternatives",
     "LoadForecast",
     "Observation",
     "PlanningError",
@@ -228,3 +231,32 @@ class Policy(Protocol):
 
     def plan(self, observation: Observation, state: Any) -> Decision:  # noqa: ANN401
         """Decide, as a function of the two values alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """A fleet that might have stood there: GPUs in the mean, the share of requests lost, and by pool its
+    replicas (fixed) or its utilisation (threshold).
+    """
+
+    gpus: float
+    lost: float
+    pools: Mapping[Role, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternatives:
+    """The cheapest fleets of both kinds for the past of `intervals` intervals, with `requests` in them."""
+
+    intervals: int
+    requests: int
+    fixed: Alternative
+    threshold: Alternative
+
+
+@runtime_checkable
+class KnowsAlternatives(Policy, Protocol):
+    """A policy whose state says what other fleets would have lost."""
+
+    def alternatives(self, state: Any) -> Alternatives | None:  # noqa: ANN401 - each policy's state is its own
+        """The fleets for the past that `state` has; None while that is little."""

@@ -33,6 +33,7 @@ from headway.planning import (
     policy_settings,
 )
 from headway.planning.forecasting import Forecaster, forecaster_for
+from headway.planning.hindsight import COMPILED_FROM
 from headway.planning.past import LearnsFromPast, PastRequests, first_state, read_past
 from headway.planning.policies import PUBLISHED_INTERVAL_S, predictors_asked
 from headway.planning.replay import ReplayEngine
@@ -53,6 +54,7 @@ from headway.simulation.simulate import Watchers, simulate
 from headway.workload import Trace, TraceError, TraceOptions, interval_series, open_trace
 from headway.workload.generators import looks_generated, parse_generator
 from interp import Profile, ProfileError
+from interp.jit import drop_stale_cache
 from predictors import PredictorError
 
 MOST_DECISIONS = 1_000_000
@@ -113,6 +115,7 @@ def make_plan(config: HeadwayConfig) -> Plan:
 
     Raises ConfigError, ProfileError or PlanningError, each one line that names the field.
     """
+    drop_stale_cache(*COMPILED_FROM)
     directory = resolve_profile(config.engine.profile)
     profile = engine_profile(config)
     rules = _engine_rules(directory, config, profile)

@@ -23,12 +23,14 @@ import numpy as np
 
 from headway.config import ConfigError, HeadwayConfig, resolve_profile
 from headway.engine import engine_rules
+from headway.planning.hindsight import COMPILED_FROM
 from headway.planning.hindsight.learning import STAGES
 from headway.planning.replay import LossCurve, ReplayEngine, Requests, attainable, prefill_seconds
 from headway.planning.replay.engine import fits
 from headway.planning.types import NAN, PoolLimits, Role, Slo
 from interp import ProfileError, load_profile, scaled
 from interp.arrays import BoolArray
+from interp.jit import drop_stale_cache
 
 T = TypeVar("T")
 
@@ -220,6 +222,7 @@ def crossing(curve: LossCurve, loss_budget: float) -> float:
 
 def candidates(config: HeadwayConfig) -> Mapping[str, GpuCandidate]:
     """The types by name; GPUs per replica are as profiled. ConfigError begins with the key."""
+    drop_stale_cache(*COMPILED_FROM)
     return {name: _candidate(config, name) for name in config.gpu_types}
 
 

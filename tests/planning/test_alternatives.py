@@ -6,11 +6,11 @@ from math import ceil
 import numpy as np
 import pytest
 
-from headway.planning.alternatives import Alternatives
 from headway.planning.hindsight.alternatives import UTILISATIONS, alternatives
-from headway.planning.hindsight.state import HindsightState, PoolHistory, PoolMemory
+from headway.planning.hindsight.history import PoolHistory
+from headway.planning.hindsight.state import HindsightState, PoolMemory
 from headway.planning.replay import LossCurve
-from headway.planning.types import Role
+from headway.planning.types import Alternatives, Role
 
 BUDGET = 0.02
 GPUS = {Role.PREFILL: 2, Role.DECODE: 1}

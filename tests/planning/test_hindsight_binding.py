@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headway.planning import PoolLimits, Role
 from headway.planning.hindsight.division import divide_budget
-from headway.planning.hindsight.state import PoolHistory
+from headway.planning.hindsight.history import PoolHistory
 from headway.planning.replay import LossCurve
 
 PREFILL, DECODE = Role.PREFILL, Role.DECODE

@@ -9,8 +9,7 @@ from planning_cases import PROFILE, observed, run, settings
 from headway.engine import EngineRules
 from headway.planning import PlanningError, PoolState, Role, Slo, Traffic, make_policy
 from headway.planning.hindsight.excess import Excess, excess, excess_lines, with_excess
-from headway.planning.hindsight.outcomes import BEFORE, KEPT, OutcomeHistory, missed
-from headway.planning.hindsight.state import PoolHistory
+from headway.planning.hindsight.history import BEFORE, KEPT, OutcomeHistory, PoolHistory, missed
 from headway.planning.replay import LossCurve, ReplayEngine
 from headway.planning.replay.curve import least_within
 

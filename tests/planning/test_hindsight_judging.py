@@ -17,8 +17,9 @@ from headway.planning.hindsight.backtest import (
     backtest,
     forecasts,
 )
-from headway.planning.hindsight.needs import choose, front, overdue_prompts, replicas_for_queue
-from headway.planning.hindsight.state import PoolHistory
+from headway.planning.hindsight.choice import choose, front
+from headway.planning.hindsight.history import PoolHistory
+from headway.planning.hindsight.needs import overdue_prompts, replicas_for_queue
 from headway.planning.replay import LossCurve
 from headway.planning.types import PoolState, Role
 

@@ -5,9 +5,8 @@ import pytest
 
 from headway.planning.forecasting import AHEAD
 from headway.planning.hindsight.backtest import FORECASTS, backtest
-from headway.planning.hindsight.needs import choose
-from headway.planning.hindsight.predicted import HORIZONS, Predicted
-from headway.planning.hindsight.state import PoolHistory
+from headway.planning.hindsight.choice import choose
+from headway.planning.hindsight.history import HORIZONS, PoolHistory, Predicted
 from headway.planning.replay import LossCurve
 from headway.planning.types import Role
 

@@ -8,7 +8,7 @@ from planning_cases import PROFILE, observed, run, settings
 
 from headway.engine import EngineRules
 from headway.planning import PoolState, Role, Slo, make_policy
-from headway.planning.hindsight.slow_replicas import as_typical, slow_lines, slow_replicas
+from headway.planning.hindsight.needs import as_typical, slow_lines, slow_replicas
 from headway.planning.replay import ReplayEngine
 
 ENGINE = ReplayEngine.of(PROFILE, Slo(ttft_s=0.2, itl_s=0.020), EngineRules(max_batch_size=64))

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from headway.planning import PoolLimits, PoolState, Role, make_policy
 from headway.planning.budget import gpus
+from headway.planning.hindsight.choice import choose
 from headway.planning.hindsight.learning import Traffic
-from headway.planning.hindsight.needs import choose
 from headway_studies.sharing import Demand, Grant, PoolDemand, decide_within, demanded, gpu_losses, share
 from tests.planning.planning_cases import NAN, PROFILE, limits, observed, settings, steady
 

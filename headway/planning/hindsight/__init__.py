@@ -5,7 +5,10 @@ from headway.planning.policies import PolicyKind, PolicySettings
 from headway.planning.types import Policy
 from interp import Profile
 
-__all__ = ["HEADWAY", "HeadwaySettings", "loss_budget"]
+__all__ = ["COMPILED_FROM", "HEADWAY", "HeadwaySettings", "loss_budget"]
+
+COMPILED_FROM = ("headway.planning.hindsight", "headway.planning.replay", "headway.engine", "interp")
+"""Packages with compiled code that it uses, each built on those after it (`interp.jit.drop_stale_cache`)."""
 
 
 def _build(settings: PolicySettings, profile: Profile) -> Policy:

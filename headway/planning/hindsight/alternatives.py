@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headway.planning.alternatives import Alternative, Alternatives
-from headway.planning.hindsight.needs import front, within_budget
-from headway.planning.hindsight.state import HindsightState, PoolHistory
-from headway.planning.types import FloatArray, IntArray, Role
+from headway.planning.hindsight.choice import front, within_budget
+from headway.planning.hindsight.history import PoolHistory, common_intervals
+from headway.planning.hindsight.state import HindsightState
+from headway.planning.types import Alternative, Alternatives, FloatArray, Role
 
 LEAST_INTERVALS = 10
 """Intervals from which on a fleet is worth a comparison."""
@@ -49,7 +49,7 @@ def alternatives(
     """
     histories = {role: memory.history for role, memory in state.pools.items() if role in gpus}
     requests = max((int(each.requests.sum()) for each in histories.values()), default=0)
-    intervals = min((len(each) for each in histories.values()), default=0)
+    intervals = common_intervals(histories.values())
     if intervals < LEAST_INTERVALS or requests == 0:
         return None
     may_lose = loss_budget * requests
@@ -90,7 +90,5 @@ def _fixed(history: PoolHistory) -> _Kind:
 def _threshold(history: PoolHistory, lead: int) -> _Kind:
     seen = history.work[np.maximum(np.arange(len(history)) - lead, 0)]
     replicas = np.maximum(1.0, np.ceil(seen / UTILISATIONS[:, None] - ROUNDING))
-    last: IntArray = np.diff(history.starts) - 1
-    reached = np.minimum(replicas, last).astype(np.int64)
-    lost = history.lost[history.starts[:-1] + reached].sum(axis=1)
+    lost = history.lost_with(replicas.astype(np.int64), len(history)).sum(axis=1)
     return _Kind(UTILISATIONS, replicas.mean(axis=1), lost.astype(np.float64))

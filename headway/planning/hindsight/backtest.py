@@ -38,8 +38,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headway.planning.hindsight.predicted import SMOOTHING, Predicted
-from headway.planning.hindsight.state import PoolHistory
+from headway.planning.hindsight.history import SMOOTHING, PoolHistory, Predicted
 from headway.planning.replay.curve import least_within
 from headway.planning.types import FloatArray, IntArray
 from interp.jit import compiled
@@ -123,45 +122,106 @@ def backtest(
     predicted: Predicted = NO_PREDICTORS,
 ) -> Backtest:
     """All forecasts and factors over a past that is not empty; `lead` and `half_life` in intervals."""
-    said = forecasts(history.work)
-    predictors = predicted.of_work(said[USUAL], lead)
-    said = np.vstack([said, *predictors.values()])
-    count = len(history)
-    mature = count - 1 >= lead + MATURE
-    first = lead + MATURE if mature else max(0, min(MATURE, count - 2))
-    judged = np.arange(first, count)
-    heard = judged - lead if mature else judged
-    weights = 0.5 ** (np.arange(count)[::-1] / half_life)
-    unseen = 1.0 / (float(weights[first:].sum()) / lead + 1.0)
-    precedent = np.maximum.accumulate(history.work)[heard]
-    jump = history.work[judged] / np.maximum(precedent, ROUNDING)
-    foreseen = np.where(jump > SURPRISE, history.work[judged], said[:, heard])
-    curves = (history.starts, history.lost.astype(np.float64), judged)
-    factors = FACTORS * history.slack
-    lost, cost = _totals(foreseen, weights[first:] * (1.0 - unseen), factors, curves)
-    again = said[:, heard]
-    again[PEAK] = foreseen[PEAK]
-    growth = np.full(len(said), _growth(said[STEADY], lead, interval_s))
-    growth[PEAK] = _growth(said[PEAK], lead, interval_s)
-    lost += _lost_grown(history, said[STEADY], (again, weights[first:] * unseen, judged), growth)
-    afterwards = said[:, np.full(first, min(AFTERWARDS * first, count - 1))]
-    lost += _totals(afterwards, weights[:first] * unseen, factors, (*curves[:2], np.arange(first)))[0]
-    requests = history.requests[judged] * weights[first:]
-    came = judged[history.requests[judged] > 0]
+    levels = forecasts(history.work)
+    predictors = predicted.of_work(levels[USUAL], lead)
+    past = _Past.of(history, np.vstack([levels, *predictors.values()]), lead, half_life)
+    growth = np.full(len(past.said), _growth(levels[STEADY], lead, interval_s))
+    growth[PEAK] = _growth(levels[PEAK], lead, interval_s)
+    lost, cost = _seen_part(past)
+    lost += _unseen_part(past, growth)
+    lost += _first_part(past)
+    requests = history.requests[past.judged] * past.weights[past.first :]
+    came = past.judged[history.requests[past.judged] > 0]
     least = least_within(history.starts, history.lost, USUAL_LOSS)[came]
-    ordered = np.maximum(1, np.ceil(factors * said[:, -1:] - ROUNDING)).astype(np.int64)
+    ordered = np.maximum(1, np.ceil(past.factors * past.said[:, -1:] - ROUNDING)).astype(np.int64)
     return Backtest(
         names=(*FORECASTS, *predictors),
         lost=lost,
         cost=cost,
         replicas=ordered,
-        factors=factors,
+        factors=past.factors,
         requests=float(requests.sum()),
         growth=growth,
-        expected=said[:, -1],
+        expected=past.said[:, -1],
         typical=float(np.median(least)) if len(least) else 0.0,
-        surprising=float(requests[jump > SURPRISE].sum()),
+        surprising=float(requests[past.jump > SURPRISE].sum()),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Past:
+    """The N intervals of a history, and what each of J forecasts `said` after each of them, f8[J, N].
+
+    The intervals `judged`, from `first` on, are judged by what was said after those `heard`, a lead before
+    unless the past is too short; `weights` f8[N] by age, of which the share `unseen` stands for what has not
+    been seen. `jump` is the work of each judged interval over all that had been seen when it was heard of.
+    """
+
+    history: PoolHistory
+    said: FloatArray
+    first: int
+    judged: IntArray
+    heard: IntArray
+    weights: FloatArray
+    unseen: float
+    jump: FloatArray
+
+    @classmethod
+    def of(cls, history: PoolHistory, said: FloatArray, lead: int, half_life: float) -> "_Past":
+        count = len(history)
+        mature = count - 1 >= lead + MATURE
+        first = lead + MATURE if mature else max(0, min(MATURE, count - 2))
+        judged = np.arange(first, count)
+        heard = judged - lead if mature else judged
+        weights = 0.5 ** (np.arange(count)[::-1] / half_life)
+        precedent = np.maximum.accumulate(history.work)[heard]
+        return cls(
+            history=history,
+            said=said,
+            first=first,
+            judged=judged,
+            heard=heard,
+            weights=weights,
+            unseen=1.0 / (float(weights[first:].sum()) / lead + 1.0),
+            jump=history.work[judged] / np.maximum(precedent, ROUNDING),
+        )
+
+    @property
+    def factors(self) -> FloatArray:
+        return FACTORS * self.history.slack
+
+    @property
+    def foreseen(self) -> FloatArray:
+        """What each forecast said of each judged interval; the work itself where it had no precedent."""
+        return np.where(self.jump > SURPRISE, self.history.work[self.judged], self.said[:, self.heard])
+
+    def totals(
+        self, said: FloatArray, weights: FloatArray, intervals: IntArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Lost and cost, f8[J, X] each, of fleets for what was `said` of the intervals, f8[J, I]."""
+        curves = (self.history.starts, self.history.lost.astype(np.float64), intervals)
+        return _totals(said, weights, self.factors, curves)
+
+
+def _seen_part(past: _Past) -> tuple[FloatArray, FloatArray]:
+    """Lost and cost, f8[J, X] each: the intervals as they came."""
+    weights = past.weights[past.first :] * (1.0 - past.unseen)
+    return past.totals(past.foreseen, weights, past.judged)
+
+
+def _unseen_part(past: _Past, growth: FloatArray) -> FloatArray:
+    """Lost, f8[J, X]: the same intervals, had load grown by `growth` f8[J] in the lead."""
+    again = past.said[:, past.heard]
+    again[PEAK] = past.foreseen[PEAK]
+    weights = past.weights[past.first :] * past.unseen
+    return _lost_grown(past.history, past.said[STEADY], (again, weights, past.judged), growth)
+
+
+def _first_part(past: _Past) -> FloatArray:
+    """Lost, f8[J, X]: the first intervals, by what was said some time after them."""
+    first, last = past.first, len(past.history) - 1
+    afterwards = past.said[:, np.full(first, min(AFTERWARDS * first, last))]
+    return past.totals(afterwards, past.weights[:first] * past.unseen, np.arange(first))[0]
 
 
 def _growth(said: FloatArray, lead: int, interval_s: float) -> float:

@@ -23,8 +23,8 @@ from dataclasses import replace
 import numpy as np
 
 from headway.planning.budget import gpus
-from headway.planning.hindsight.classes import ClassPast
-from headway.planning.hindsight.state import PoolHistory
+from headway.planning.hindsight.choice import ClassPast
+from headway.planning.hindsight.history import PoolHistory, common_intervals
 from headway.planning.types import FloatArray, PoolLimits, Role
 
 Division = tuple[int, ...]
@@ -54,7 +54,7 @@ def divide_budget(
     What `classes` that are critical lose above their budgets outweighs everything else.
     """
     pools = list(wished)
-    count = min(len(histories[role]) for role in pools)
+    count = common_intervals(histories[role] for role in pools)
     if count == 0:
         return None
     # From what each pool needs, or where that does not all fit from its minimum, to what it wishes.
@@ -106,7 +106,6 @@ def _divisions(bounds: Sequence[PoolLimits], budget: int) -> list[Division]:
 
 def _shares(history: PoolHistory, replicas: Sequence[int], count: int) -> FloatArray:
     """Shares of the last `count` intervals' requests that so many replicas lose: f8[replicas, count]."""
-    starts, ends = history.starts[-count - 1 : -1], history.starts[-count:]
-    at = np.minimum(starts + np.array(replicas)[:, None], ends - 1)
-    shares: FloatArray = history.lost[at] / np.maximum(history.requests[-count:], 1)
+    lost = history.lost_with(np.array(replicas)[:, None], count)
+    shares: FloatArray = lost / np.maximum(history.requests[-count:], 1)
     return shares

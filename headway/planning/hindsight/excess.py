@@ -31,8 +31,7 @@ from math import ceil, exp, inf, isfinite, log, sqrt
 
 import numpy as np
 
-from headway.planning.hindsight.outcomes import OutcomeHistory
-from headway.planning.hindsight.state import PoolHistory
+from headway.planning.hindsight.history import OutcomeHistory, PoolHistory
 from headway.planning.replay.curve import least_within
 from headway.planning.types import FloatArray, IntArray, Role
 from interp.jit import compiled

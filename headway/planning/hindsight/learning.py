@@ -19,7 +19,7 @@ from math import isfinite
 
 import numpy as np
 
-from headway.planning.hindsight.outcomes import missed, pace_s
+from headway.planning.hindsight.history import missed, pace_s
 from headway.planning.hindsight.state import HindsightState, OutputSample, PoolMemory
 from headway.planning.replay import (
     LossCurve,

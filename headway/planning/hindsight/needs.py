@@ -1,15 +1,4 @@
-"""The needs of all pools: the cheapest fleet that hindsight allows, and replicas for queues on top.
-
-Of each pool only the options matter that lose less than every cheaper one. Over all pools
-
-    minimise  Σ_r g_r cost_r   subject to   Σ_r lost_r ≤ budget · requests
-
-g_r being GPUs per replica: the loss budget goes where it saves most GPUs. Where even the dearest options lose
-more, those are taken. Options come sorted by cost, so for each option of the one pool that of the other is
-found by bisection; with one pool there is nothing to share.
-
-Options that the past cannot tell apart (one replica was always enough, whatever the factor) are not equal for
-what comes: of these the forecast is taken at its word, the factor nearest to 1.
+"""The needs of all pools: what hindsight chooses (`choice`), and on top what queues and slow replicas need.
 
 Forecasts speak of what will come; what waits now comes on top. The queue's work is its requests × their mean
 seconds. What the ready replicas clear within half of the TTFT target (at most PATIENCE_S) is harmless; the
@@ -19,24 +8,102 @@ rest shall be gone DRAIN_S after the new replicas are there:
 
 at most as many again as are needed anyway. Prompts that wait beyond what is harmless come to the decode pool
 when they drain, so they count as waiting there, too. It only ever adds; nothing to a pool whose replicas do
-not come (`capacity`), nor to decode where those of prefill do not.
+not come (`starts`), nor to decode where those of prefill do not.
+
+Slow replicas. Replays know one kind of replica. One that takes s times as long as the others
+(`headway.engine.replica_speeds`) is worth part of one, as requests are placed where they are served first:
+
+    decode, mixed   requests/s of the largest batch that keeps the ITL target, over the others' (`BatchLine`)
+    prefill         1 / s; 0 where a mean prompt alone takes longer than the TTFT target
+
+    lacking = ⌈Σ (1 − worth)⌉
+
+is added to what the pool needs and to what it may be released to, and the fleet that stood there counts as so
+many replicas fewer when losses are held against it (`excess`). Fast replicas count as one each. Where lengths
+are not known 1 / s stands in.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from math import ceil, isfinite, isnan
 
-import numpy as np
-
-from headway.planning.hindsight.backtest import FACTORS, Backtest
-from headway.planning.hindsight.capacity import MissingCapacity
-from headway.planning.hindsight.classes import allowed_losses, cheapest, critical_ones
+from headway.engine.replica_speeds import Lengths, batch_line
+from headway.planning.hindsight.backtest import Backtest
+from headway.planning.hindsight.choice import Option, choose, choose_by_class, critical_ones
 from headway.planning.hindsight.excess import Excess
 from headway.planning.hindsight.settings import class_budgets, loss_budget
-from headway.planning.hindsight.slow_replicas import SlowReplicas
+from headway.planning.hindsight.starts import MissingCapacity
 from headway.planning.hindsight.state import HindsightState
 from headway.planning.policies import PolicySettings
-from headway.planning.types import BoolArray, FloatArray, IntArray, Observation, PoolState, Role
+from headway.planning.replay import ReplayEngine
+from headway.planning.types import Observation, PoolState, Role
+
+ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowReplicas:
+    """The slow ones of the `ready` replicas of a pool: how many times as long each takes, and its worth.
+
+    `lacking` replicas more are held for them.
+    """
+
+    ready: int
+    slowness: tuple[float, ...]
+    worth: tuple[float, ...]
+    lacking: int
+
+
+def slow_replicas(observation: Observation, engine: ReplayEngine) -> Mapping[Role, SlowReplicas]:
+    """Of each pool that has some."""
+    found: dict[Role, SlowReplicas] = {}
+    for role, known in observation.slow.items():
+        if role not in observation.pools:
+            continue
+        slowness = tuple(sorted(each for each in known if each > 1.0))
+        worth = tuple(_worth(role, each, observation, engine) for each in slowness)
+        if slowness:
+            found[role] = SlowReplicas(
+                ready=observation.pools[role].ready,
+                slowness=slowness,
+                worth=worth,
+                lacking=ceil(sum(1.0 - each for each in worth) - ROUNDING),
+            )
+    return found
+
+
+def _worth(role: Role, slowness: float, observation: Observation, engine: ReplayEngine) -> float:
+    lengths = Lengths(observation.isl_tokens, observation.osl_tokens)
+    if any(map(isnan, lengths)):
+        return 1.0 / slowness
+    if role is Role.PREFILL:
+        prompt_s = float(engine.profile.prefill.ttft_s(max(1.0, lengths.input_tokens)))
+        return 1.0 / slowness if slowness * prompt_s <= engine.slo.ttft_s else 0.0
+    line = batch_line(engine.profile, role, lengths, float(engine.max_batch_size))
+    return line.worth(slowness, engine.slo.itl_s)
+
+
+def as_typical(pools: Mapping[Role, PoolState], slow: Mapping[Role, SlowReplicas]) -> dict[Role, PoolState]:
+    """The pools with as many ready replicas as theirs are worth."""
+    return {
+        role: replace(pool, ready=max(1, pool.ready - slow[role].lacking)) if role in slow else pool
+        for role, pool in pools.items()
+    }
+
+
+def slow_lines(slow: Mapping[Role, SlowReplicas]) -> Iterator[str]:
+    """A sentence per pool, as operators read it."""
+    for role, each in slow.items():
+        count, least, most = len(each.slowness), each.slowness[0], each.slowness[-1]
+        takes, serves = ("takes", "serves") if count == 1 else ("take", "serve")
+        times = f"{least:.1f}" if f"{least:.1f}" == f"{most:.1f}" else f"{least:.1f} to {most:.1f}"
+        worth = sum(each.worth) / count
+        more = "1 more is" if each.lacking == 1 else f"{each.lacking} more are"
+        yield (
+            f"{role}: {count} of {each.ready} replicas {takes} {times} times as long as the others and "
+            f"{serves} {100.0 * worth:.0f} % of what one of them does; {more} held for it"
+        )
+
 
 LATELY = 10
 """Intervals over which the rate of requests is averaged."""
@@ -83,119 +150,6 @@ class Assessment:
         known = [float(requests.mean()) for requests in intervals if len(requests)]
         requests = max(known, default=self.observation.requests)
         return 1.0 if isnan(requests) else requests / self.observation.interval_s
-
-
-CORRECTION = np.abs(np.log(FACTORS))
-"""Distance of each factor from the forecast itself."""
-
-EQUAL = np.zeros(1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """A forecast and a safety factor: replicas to order, and what the past would have lost and cost."""
-
-    forecast: str
-    factor: float
-    replicas: int
-    expected: float
-    growth: float
-    lost: float
-    cost: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassOption(Option):
-    """With the share that each class would have lost, requests without one first."""
-
-    classes: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EfficientOptions:
-    """Options of one pool that lose less than every cheaper one: cost and loss f8[K], positions i8[K]."""
-
-    cost: FloatArray
-    lost: FloatArray
-    position: IntArray
-
-
-def front(cost: FloatArray, lost: FloatArray, rank: FloatArray = EQUAL) -> EfficientOptions:
-    """The efficient ones of f8[J, X] options, cheapest first; of equal ones the least `rank`, f8[X]."""
-    ranks = np.broadcast_to(rank, cost.shape).ravel()
-    cost, lost = cost.ravel(), lost.ravel()
-    order = np.lexsort((ranks, lost, cost))
-    least = np.minimum.accumulate(lost[order])
-    better = np.append(True, least[1:] < least[:-1])
-    kept = order[better]
-    return EfficientOptions(cost[kept], lost[kept], kept)
-
-
-def choose(
-    backtests: Mapping[Role, Backtest], gpus: Mapping[Role, int], loss_budget: float
-) -> Mapping[Role, Option]:
-    """One option per pool; `gpus` of one replica, `loss_budget` as a share of the requests judged."""
-    fronts = {role: front(each.cost * gpus[role], each.lost, CORRECTION) for role, each in backtests.items()}
-    allowed = loss_budget * max((each.requests for each in backtests.values()), default=0.0)
-    chosen = within_budget(list(fronts.values()), allowed)
-    places = {role: fronts[role].position[at] for role, at in zip(fronts, chosen, strict=True)}
-    return {role: _option(backtests[role], int(place)) for role, place in places.items()}
-
-
-def choose_by_class(
-    backtests: Mapping[Role, Backtest],
-    classes: Mapping[Role, tuple[Backtest, ...]],
-    gpus: Mapping[Role, int],
-    may_miss: Sequence[float],
-    critical: BoolArray,
-) -> Mapping[Role, Option]:
-    """The same where each class has its loss budget; see `classes`."""
-    requests = np.max([[each.requests for each in of_pool] for of_pool in classes.values()], axis=0)
-    orders, costs, losses = [], [], []
-    for role, tested in backtests.items():
-        cost, ranks = tested.cost * gpus[role], np.broadcast_to(CORRECTION, tested.cost.shape)
-        order = np.lexsort((ranks.ravel(), tested.lost.ravel(), cost.ravel()))
-        orders.append(order)
-        costs.append(cost.ravel()[order])
-        losses.append(np.array([each.lost.ravel()[order] for each in classes[role]]))
-    allowed = allowed_losses(np.array(may_miss), requests)
-    chosen = cheapest(costs, losses, allowed, critical)
-    return {
-        role: ClassOption(
-            **asdict(_option(backtests[role], int(order[at]))),
-            classes=tuple((lost[:, at] / np.maximum(requests, 1.0)).tolist()),
-        )
-        for role, order, lost, at in zip(backtests, orders, losses, chosen, strict=True)
-    }
-
-
-def within_budget(fronts: list[EfficientOptions], allowed: float) -> list[int]:
-    """Positions in the fronts of least summed cost with summed loss within `allowed`."""
-    dearest = [len(each.cost) - 1 for each in fronts]
-    if len(fronts) == 1:
-        within = np.nonzero(fronts[0].lost <= allowed)[0]
-        return [int(within[0])] if len(within) else dearest
-    one, other = fronts
-    partner = np.searchsorted(-other.lost, -(allowed - one.lost), side="left")
-    possible = partner < len(other.cost)
-    if not possible.any():
-        return dearest
-    cost = np.where(possible, one.cost + other.cost[np.minimum(partner, dearest[1])], np.inf)
-    first = int(np.argmin(cost))
-    return [first, int(partner[first])]
-
-
-def _option(tested: Backtest, place: int) -> Option:
-    row, column = divmod(place, len(FACTORS))
-    return Option(
-        forecast=tested.names[row],
-        factor=float(tested.factors[column]),
-        replicas=int(tested.replicas[row, column]),
-        expected=float(tested.expected[row]),
-        growth=float(tested.growth[row]),
-        lost=float(tested.lost[row, column]),
-        cost=float(tested.cost[row, column]),
-    )
 
 
 PATIENCE_S, DRAIN_S = 5.0, 60.0

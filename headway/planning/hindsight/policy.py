@@ -4,11 +4,11 @@ Theory. Each interval
 
     learn     replay its requests through fleets of 1, 2, 3… replicas of each pool: loss curves (`learning`)
     judge     what past forecasts, times a safety factor, would have lost and cost by these (`backtest`)
-    choose    the cheapest forecast and factor per pool within one loss budget for all pools (`needs`)
+    choose    the cheapest forecast and factor per pool within one loss budget for all pools (`choice`)
     add       what a queue that is already there needs (`needs`)
     release   slowly (`state`); fit into limits and GPU budget
 
-The forecast is for the time when a replica ordered now will serve; that lead is learnt (`state`). So nothing
+The forecast is for the time when a replica ordered now will serve; that lead is learnt (`starts`). So nothing
 has to be set but the share of requests that may miss their SLO, and no average stands for a distribution.
 Peaks shorter than the lead cannot be followed by anyone: then the cheapest options are those that hold them,
 and the decision says so.
@@ -26,17 +26,15 @@ request.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from headway.planning.alternatives import Alternatives
 from headway.planning.budget import GPU_BUDGET, Fit, check_budget, fit, gpus
 from headway.planning.hindsight.alternatives import alternatives
 from headway.planning.hindsight.backtest import Backtest, backtest
-from headway.planning.hindsight.capacity import missing_capacity
-from headway.planning.hindsight.classes import class_pasts
+from headway.planning.hindsight.choice import class_pasts
 from headway.planning.hindsight.division import divide_budget, moving_share
 from headway.planning.hindsight.excess import Excess, excess, with_excess
+from headway.planning.hindsight.history import OutcomeHistory
 from headway.planning.hindsight.learning import MOST_INTERVALS, ReplaySetup, learn
-from headway.planning.hindsight.needs import Assessment, Need, needs_of
-from headway.planning.hindsight.outcomes import OutcomeHistory
+from headway.planning.hindsight.needs import Assessment, Need, as_typical, needs_of, slow_replicas
 from headway.planning.hindsight.reasons import explain
 from headway.planning.hindsight.settings import (
     HeadwaySettings,
@@ -44,13 +42,13 @@ from headway.planning.hindsight.settings import (
     headway_settings,
     loss_budget,
 )
-from headway.planning.hindsight.slow_replicas import as_typical, slow_replicas
-from headway.planning.hindsight.starts import lead_intervals
+from headway.planning.hindsight.starts import lead_intervals, missing_capacity
 from headway.planning.hindsight.state import NO_REQUESTS, HindsightState, PoolMemory, ReleaseDelay
 from headway.planning.policies import PolicySettings
 from headway.planning.reasons import check, ordered
 from headway.planning.replay import ReplayEngine
 from headway.planning.types import (
+    Alternatives,
     Decision,
     Observation,
     PlanningError,
@@ -159,7 +157,9 @@ class HeadwayPolicy:
             backtests={role: each[0] for role, each in tested.items()},
             classes={role: each[1:] for role, each in tested.items()},
             leads_s=leads_s,
-            missing=missing_capacity(memories, observation),
+            missing=missing_capacity(
+                {role: (memory.starts, memory.history) for role, memory in memories.items()}, observation
+            ),
             excess=unexplained,
             slow=slow,
         )

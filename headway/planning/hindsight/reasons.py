@@ -11,20 +11,19 @@ from typing import Any
 from headway.engine.refinement import difference
 from headway.planning.budget import Fit
 from headway.planning.hindsight.backtest import SURPRISE
-from headway.planning.hindsight.capacity import MissingCapacity, missing_lines
 from headway.planning.hindsight.excess import Excess, excess_lines
-from headway.planning.hindsight.needs import Need
+from headway.planning.hindsight.needs import Need, SlowReplicas, slow_lines
 from headway.planning.hindsight.settings import (
     class_budgets,
     headway_settings,
     loss_budget,
 )
-from headway.planning.hindsight.slow_replicas import SlowReplicas, slow_lines
+from headway.planning.hindsight.starts import MissingCapacity, missing_lines
 from headway.planning.hindsight.state import ReleaseDelay
 from headway.planning.policies import PolicySettings
 from headway.planning.reasons import common, jsonable, ordered, progress_warnings
 from headway.planning.types import Observation, Role
-from headway.words import percent, plural
+from headway.words import percent
 
 NOTHING_MISSING: Mapping[Role, MissingCapacity] = MappingProxyType({})
 NO_EXCESS: Mapping[Role, Excess] = MappingProxyType({})

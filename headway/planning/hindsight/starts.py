@@ -17,14 +17,24 @@ without a timely start between, the time that an overdue replica took counts as 
 there the next one is timely. The first timely start ends that assumption.
 
 Replicas are missing, too, when ready ones are lost and not replaced, and when somebody else sets fewer than
-were ordered.
+were ordered. What the requests lose by it is read off the loss curve of the last interval: the share of its
+requests that a constant fleet of the replicas that are ready would have lost of those that can keep their SLO
+(`learning`). It speaks of that interval alone: a queue that has built up makes it worse. While a pool misses
+replicas
+
+    lead      that of replicas that come
+    queue     nothing is added for it: what is missing would have to come first
+    budget    what is missing holds no GPUs when a budget is divided
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, inf
+from math import ceil, inf, isnan
 
-from headway.planning.types import PoolState
+import numpy as np
+
+from headway.planning.hindsight.history import PoolHistory
+from headway.planning.types import NAN, Observation, PoolState, Role
 
 RECENT = 10
 SEEN_PATIENCE, GUESS_PATIENCE = 3.0, 5.0
@@ -191,3 +201,72 @@ def _newest_dropped(orders: Orders, count: int) -> Orders:
 def lead_intervals(lead_s: float, interval_s: float) -> int:
     """Intervals between the last one known and the first one that an order now can serve whole."""
     return ceil(lead_s / interval_s - 1e-9) + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingCapacity:
+    """What one pool misses: so many `replicas` since `since_s`, seconds of the observation's clock.
+
+    Of them `revoked` were set lower by somebody else. `ready` replicas serve, which lose `lost_share` of the
+    last interval's requests; NaN where that is not known.
+    """
+
+    replicas: int
+    revoked: int
+    since_s: float
+    ready: int
+    lost_share: float
+
+
+def missing_capacity(
+    pools: Mapping[Role, tuple[ReplicaStarts, PoolHistory]], observation: Observation
+) -> Mapping[Role, MissingCapacity]:
+    """Of each pool that misses replicas."""
+    found: dict[Role, MissingCapacity] = {}
+    for role, (starts, history) in pools.items():
+        if (missing := starts.missing(observation.now_s)) is not None:
+            found[role] = _of(missing, history, observation.pools[role].ready)
+    return found
+
+
+def _of(missing: MissingReplicas, history: PoolHistory, ready: int) -> MissingCapacity:
+    return MissingCapacity(
+        replicas=missing.replicas,
+        revoked=missing.revoked,
+        since_s=missing.since_s,
+        ready=ready,
+        lost_share=_lost_share(history, ready),
+    )
+
+
+def _lost_share(history: PoolHistory, ready: int) -> float:
+    if len(history) == 0 or history.requests[-1] == 0:
+        return NAN
+    (lost,) = history.lost_with(np.array([ready]), 1)
+    return float(lost / history.requests[-1])
+
+
+def missing_lines(missing: Mapping[Role, MissingCapacity], now_s: float) -> Iterator[str]:
+    """A sentence per pool, as operators read it."""
+    for role, each in missing.items():
+        are = "1 replica is" if each.replicas == 1 else f"{each.replicas} replicas are"
+        yield f"{role}: {are} missing, {_cause(each)} {_ago(now_s - each.since_s)} ago{_effect(each)}"
+
+
+def _cause(missing: MissingCapacity) -> str:
+    if missing.revoked == 0:
+        return "ordered but not started,"
+    return "taken back by somebody else" + ("" if missing.revoked == missing.replicas else " or not started,")
+
+
+def _effect(missing: MissingCapacity) -> str:
+    if isnan(missing.lost_share):
+        return ""
+    if missing.ready == 0:
+        return "; none serves"
+    serve = "1 that serves loses" if missing.ready == 1 else f"{missing.ready} that serve lose"
+    return f"; the {serve} {100.0 * missing.lost_share:.1f} % of the last requests"
+
+
+def _ago(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120.0 else f"{seconds / 60.0:.0f} min"

@@ -11,11 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.planning.hindsight.outcomes import OutcomeHistory
-from headway.planning.hindsight.predicted import Predicted
+from headway.planning.hindsight.history import OutcomeHistory, PoolHistory, Predicted
 from headway.planning.hindsight.starts import ReplicaStarts
-from headway.planning.replay import LossCurve, Requests
-from headway.planning.types import FloatArray, IntArray, Promise, Role, Slo
+from headway.planning.replay import Requests
+from headway.planning.types import FloatArray, Promise, Role, Slo
 
 CONFIRM = 4
 SMALLEST = 0.03
@@ -50,57 +49,6 @@ class ReleaseDelay:
         if due and self.target - max(lower) >= ceil(SMALLEST * self.target):
             return ReleaseDelay(target=max(lower), raised_s=self.raised_s)
         return ReleaseDelay(target=self.target, lower=lower, raised_s=self.raised_s)
-
-
-def _ints() -> IntArray:
-    return np.zeros(0, np.int64)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PoolHistory:
-    """The past of one pool: the work that came, and what fleets of n replicas would have lost.
-
-    Loss curves have different lengths; they stand one after the other, `starts[i]` to `starts[i + 1]`. An
-    interval that was not measured has no requests, and the work of the one before.
-
-    `work` f8[N] in replicas, `requests` i8[N], `starts` i8[N + 1] and `lost` i8[...], the curves. `slack` is
-    how many times as many replicas the mean of the latest requests needs to keep its SLO.
-    """
-
-    work: FloatArray = field(default_factory=lambda: np.zeros(0))
-    requests: IntArray = field(default_factory=_ints)
-    starts: IntArray = field(default_factory=lambda: np.zeros(1, np.int64))
-    lost: IntArray = field(default_factory=_ints)
-    slack: float = 1.0
-
-    def __len__(self) -> int:
-        return len(self.work)
-
-    def add(self, work: float, curve: LossCurve, most: int, slack: float = 1.0) -> "PoolHistory":
-        """With one more interval; the oldest ones beyond `most` are forgotten."""
-        drop = max(0, len(self) + 1 - most)
-        cut = self.starts[drop]
-        starts = np.append(self.starts[drop:], self.starts[-1] + len(curve.lost)) - cut
-        return PoolHistory(
-            work=np.append(self.work[drop:], work),
-            requests=np.append(self.requests[drop:], curve.requests),
-            starts=starts,
-            lost=np.concatenate([self.lost[cut:], curve.lost]),
-            slack=slack,
-        )
-
-    def unjudged(self) -> "PoolHistory":
-        """The same work, of which no request is judged."""
-        count = len(self)
-        nothing = np.zeros(count, np.int64)
-        return replace(self, requests=nothing, starts=np.arange(count + 1), lost=nothing)
-
-    def skip(self, most: int) -> "PoolHistory":
-        """With an interval of which nothing is known."""
-        if len(self) == 0:
-            return self
-        unknown = LossCurve(requests=0, lost=np.zeros(1, np.int64))
-        return self.add(float(self.work[-1]), unknown, most, self.slack)
 
 
 CLASSES, MOST_OUTPUTS = 21, 256

@@ -38,7 +38,6 @@ from headway.planning.replay.fleet import IntArray, PoolArrivals, ReplayState, m
 from headway.planning.replay.loops import prefill_waits, replay_decode, replay_mixed
 from headway.planning.replay.requests import Requests
 from interp.arrays import BoolArray, FloatArray
-from interp.jit import drop_stale_cache
 
 FIRST_TOKEN = 1.5
 """Iterations from arrival at a decode replica to the first token: half of that under way, and one's own."""
@@ -165,7 +164,6 @@ def _taken(
     engine: ReplayEngine, requests: Requests, judged_from: int, *, mixed: bool
 ) -> tuple[Requests, BoolArray]:
     """The requests that take part, and which of them are judged."""
-    drop_stale_cache("headway.planning.replay", "headway.engine", "interp")
     inside = fits(engine, requests)
     judged = np.arange(len(inside)) >= judged_from
     requests, judged = requests.where(inside), judged[inside]
