@@ -30,6 +30,7 @@ ROOT = Path(__file__).parent.parent
 TESTS = ROOT / "tests"
 PACKAGES = (
     "headway",
+    "headway_aibrix",
     "headway_cli",
     "headway_studies",
     "predictors",
@@ -38,7 +39,7 @@ PACKAGES = (
     "serve_apps",
     "benchmarks",
 )
-FOLDER_OF = {"headway_cli": "cli", "headway_studies": "studies"}
+FOLDER_OF = {"headway_aibrix": "aibrix", "headway_cli": "cli", "headway_studies": "studies"}
 """Folders of tests that are not called as the package."""
 
 WITHIN_S, COLLECTED_S, ENDED_S = 80.0, 15.0, 87.0

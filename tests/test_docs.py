@@ -17,7 +17,16 @@ DOCS = sorted((ROOT / "docs").rglob("*.md"))
 DATED = ROOT / "docs" / "measurements"
 """Kept as they were written: what their commands and paths name may be gone."""
 
-PACKAGES = ("actors", "headway", "headway_cli", "headway_studies", "interp", "predictors", "serve_apps")
+PACKAGES = (
+    "actors",
+    "headway",
+    "headway_aibrix",
+    "headway_cli",
+    "headway_studies",
+    "interp",
+    "predictors",
+    "serve_apps",
+)
 INDEX = ROOT / "docs" / "README.md"
 MACHINES = ROOT / "llms.txt"
 FOLDERS = (*PACKAGES, "benchmarks", "docs", "examples", "tests")

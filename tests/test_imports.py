@@ -4,7 +4,16 @@ from collections.abc import Iterator
 
 import grimp
 
-PACKAGES = ("headway", "headway_cli", "headway_studies", "predictors", "interp", "actors", "serve_apps")
+PACKAGES = (
+    "headway",
+    "headway_aibrix",
+    "headway_cli",
+    "headway_studies",
+    "predictors",
+    "interp",
+    "actors",
+    "serve_apps",
+)
 
 
 def circles(graph: grimp.ImportGraph) -> Iterator[list[str]]:

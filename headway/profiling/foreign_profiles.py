@@ -28,8 +28,7 @@ from typing import Any
 import numpy as np
 
 from headway.profiling import ForeignProfileError
-from headway.routing.fleet.aibrix import AibrixTables, load_aibrix_tables
-from headway.routing.types import RoutingError
+from headway.profiling.aibrix import AibrixTables, load_aibrix_tables
 from interp import DecodeSamples, PrefillSamples, ProfileError
 from interp.storage import UNREADABLE
 
@@ -61,8 +60,6 @@ def import_aibrix(path: Path, *, max_kv_tokens: int, gpus: int) -> ForeignProfil
                 "tp": gpus,
             },
         )
-    except RoutingError as error:
-        raise ForeignProfileError(str(error)) from error
     except ProfileError as error:
         raise ForeignProfileError(f"{path}: {error}") from error
 

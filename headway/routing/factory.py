@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from headway.config import HeadwayConfig, Role
 from headway.config.routing import PluginSettings, RoutingSettings
 from headway.engine.rules import EngineRules
-from headway.extensions import ExtensionError
+from headway.extensions import ExtensionError, ExtensionPoint
 from headway.routing.decide.context import RoutingState
 from headway.routing.decide.offloading import Offloading
 from headway.routing.decide.plugins import PLUGINS, Picker, ProfileHandler, TakesSettings, checked, said
@@ -25,7 +25,7 @@ from headway.routing.decide.scheduler import Pipeline, Scheduler, make_pipeline
 from headway.routing.fleet.adapters import AdapterIndex
 from headway.routing.fleet.affinity import PrefixIndex, Sessions
 from headway.routing.fleet.fleet import RoutedFleet
-from headway.routing.fleet.gpu_profiles import GpuProfile, capacity_table, surfaces_in
+from headway.routing.fleet.gpu_profiles import GpuProfile, surfaces_in
 from headway.routing.fleet.saturation import SaturationRule
 from headway.routing.predict.corrections import Handovers
 from headway.routing.predict.latency import LatencyForecaster
@@ -59,10 +59,11 @@ BUILT_IN: Mapping[str, Mapping[str, float]] = {
         "slo-scorer": 1,
         "weighted-random-picker": 1,
     },
-    "pull": {"capacity-filter": 1, "least-pattern-load": 1, "max-score-picker": 1},
-    "pull_bin_pack": {"capacity-filter": 1, "bin-pack": 1, "max-score-picker": 1},
 }
 """Profiles that need no settings: plugin types and their weights, in order."""
+
+PROFILES = ExtensionPoint("headway.routing_profiles", "scheduling profile", {})
+"""The same, of installed packages."""
 
 COMPILED = (
     *(f"headway.routing.{room}" for room in ("dispatch", "decide", "queue", "predict", "fleet")),
@@ -114,7 +115,7 @@ def make_state(
         adapters=AdapterIndex(config.engine.adapters_at_once),
         latency=latency,
         handovers=Handovers(fleet, rules, latency),
-        capacity=capacity_table(profiles, rules),
+        profiles=profiles,
         shares=TenantShares(lambda tenant: settings.tenant(tenant).weight),
         slo=RequestSlo(ttft_s=config.slo.ttft_s, tpot_s=config.slo.itl_s),
         generator=generator,
@@ -139,6 +140,11 @@ def make_pipelines(settings: RoutingSettings) -> Mapping[str, Pipeline]:
     """
     given = _PluginSet(settings, settings.plugins)
     pipelines = {name: _PluginSet(settings, ()).built_in(name) for name in BUILT_IN}
+    # Those of other packages only where they are named: loading one imports its package.
+    named = {settings.live_profile, settings.fallback}
+    named |= {str(each.parameters.get("prediction")) for each in settings.plugins}
+    for name in named & set(PROFILES.names()) - set(pipelines):
+        pipelines[name] = _PluginSet(settings, ()).installed(name)
     for profile in settings.scheduling_profiles:
         where = f"routing.scheduling_profiles.{profile.name}"
         if not profile.plugins:
@@ -147,7 +153,9 @@ def make_pipelines(settings: RoutingSettings) -> Mapping[str, Pipeline]:
         pipelines[profile.name] = given.pipeline(profile.name, weights, where)
     for key, name in (("profile", settings.live_profile), ("fallback", settings.fallback)):
         if name not in pipelines:
-            raise RoutingError(f"routing.{key}: no profile {name!r}; known: {_listed(pipelines)}")
+            raise RoutingError(
+                f"routing.{key}: no profile {name!r}; known: {_listed({*pipelines, *PROFILES.names()})}"
+            )
     if pipelines[settings.fallback].uses_predictions:
         others = _listed(name for name, pipeline in pipelines.items() if not pipeline.uses_predictions)
         raise RoutingError(
@@ -168,8 +176,9 @@ def make_handler(settings: RoutingSettings, profiles: Collection[str]) -> Profil
         raise RoutingError(f"{given[1][0]}: a second slo-aware-profile-handler; {given[0][0]} is one")
     where, handler = given[0] if given else ("built-in", PLUGINS.load("slo-aware-profile-handler")())
     if handler.prediction not in profiles:
+        known = _listed({*profiles, *PROFILES.names()})
         raise RoutingError(
-            f"{where}.parameters.prediction: no profile {handler.prediction!r}; known: {_listed(profiles)}"
+            f"{where}.parameters.prediction: no profile {handler.prediction!r}; known: {known}"
         )
     return handler
 
@@ -205,6 +214,14 @@ class _PluginSet:
     def built_in(self, name: str) -> Pipeline:
         """A built-in profile."""
         return self.pipeline(name, BUILT_IN[name].items(), "built-in")
+
+    def installed(self, name: str) -> Pipeline:
+        """The profile of an installed package."""
+        try:
+            weights: Mapping[str, float] = PROFILES.load(name)
+        except ExtensionError as error:
+            raise RoutingError(f"routing: {error}") from error
+        return self.pipeline(name, weights.items(), f"profile {name}")
 
     def pipeline(self, name: str, weights: Iterable[tuple[str, float]], where: str) -> Pipeline:
         """The profile of the named plugins with their weights, in order."""

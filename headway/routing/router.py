@@ -29,7 +29,7 @@ from headway.routing.decide.plugins import ProfileHandler
 from headway.routing.decide.scheduler import Pipeline, Scheduler
 from headway.routing.dispatch.dispatch import Dispatcher
 from headway.routing.dispatch.placing import Counters
-from headway.routing.fleet.gpu_profiles import GpuProfile, capacity_table, surfaces_in
+from headway.routing.fleet.gpu_profiles import GpuProfile, surfaces_in
 from headway.routing.fleet.records import Record, Replica, RequestPhase
 from headway.routing.predict.learning import Learning, Sample
 from headway.routing.types import (
@@ -113,21 +113,21 @@ class Router:
         Its newest sample is `age_s` old: what is old counts for less, until outcomes come.
         """
         self._state.latency.use(model, age_s)
-        self._dispatch.judge_anew()
+        self._dispatch.freed.look_again()
 
     def use_profiles(self, profiles: Mapping[str, GpuProfile]) -> None:
-        """Go by these profiles from now on: predictions, capacities and offload of all GPU types.
+        """Go by these profiles from now on: predictions, plugins and offload of all GPU types.
 
         Requests on replicas keep what was predicted of them; those that are held are judged anew.
         """
         state = self._state
         state.latency.use_profiles(surfaces_in(profiles))
-        state.capacity = capacity_table(profiles, state.rules, state.capacity.buckets)
+        state.profiles = profiles
         self._fleet.set_types(state.latency.cells)
         for record in self._records.values():
             if record.phase is RequestPhase.QUEUED:
                 record.alone_s = None
-        self._dispatch.judge_anew()
+        self._dispatch.freed.look_again()
 
     @property
     def corrections(self) -> Mapping[str, float]:
@@ -155,7 +155,7 @@ class Router:
         be placed now is tried at the next event.
         """
         self._state.slo = slo
-        self._dispatch.judge_anew()
+        self._dispatch.freed.look_again()
 
     def take_samples(self) -> Sequence[Sample]:
         """Training samples since the last call, oldest first."""

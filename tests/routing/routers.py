@@ -19,9 +19,9 @@ from headway.routing import (
 from headway.routing.decide.context import RoutingState, SchedulingContext
 from headway.routing.decide.scheduler import RouteChoice
 from headway.routing.factory import make_handler, make_pipelines, make_scheduler, make_state
-from headway.routing.fleet.aibrix import AibrixProfile, parse_aibrix_profile
 from headway.routing.fleet.records import Record
 from headway.routing.fleet.table import FleetRow
+from headway_aibrix.profiles import AibrixProfile, parse_aibrix_profile
 from interp import Profile
 
 PROFILE = "llama-3.1-8b_h100_tp1"

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from headway.routing import RequestSlo, RouteRequest, RoutingError
-from headway.routing.fleet.capacity import RequestPattern
 from headway.routing.queue.fair_shares import ALLOWANCE, TenantShares
 from headway.routing.queue.heads import LEADING, HeadRow, ahead_of, enter_leading, leads
-from headway.routing.queue.held_lines import UrgencyQueue, WaitingRequest
+from headway.routing.queue.held_lines import RequestPattern, UrgencyQueue, WaitingRequest
 from tests.memory import grown_bytes
 
 PATTERNS = [RequestPattern("m", 5, 5), RequestPattern("m", 9, 5), RequestPattern("m", 9, 2)]

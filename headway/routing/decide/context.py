@@ -5,7 +5,7 @@ computed when the first asks for them and shrink with the candidates. C is the n
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf, nan
 
 import numpy as np
@@ -15,8 +15,8 @@ from headway.config import Role
 from headway.engine.rules import EngineRules
 from headway.routing.fleet.adapters import AdapterIndex
 from headway.routing.fleet.affinity import PrefixIndex, Sessions
-from headway.routing.fleet.capacity import Candidates, CapacityTable, LoadQuery, RequestPattern, pattern_of
 from headway.routing.fleet.fleet import RoutedFleet
+from headway.routing.fleet.gpu_profiles import GpuProfile
 from headway.routing.fleet.records import Record, Replica, TrackedPrediction
 from headway.routing.fleet.table import ROLE_CODES, FleetRow, FloatArray, SlotArray
 from headway.routing.predict.corrections import Handovers
@@ -24,7 +24,7 @@ from headway.routing.predict.forecast import ForecastRow, features_of
 from headway.routing.predict.latency import LatencyForecaster
 from headway.routing.predict.reports import EngineReports
 from headway.routing.queue.fair_shares import TenantShares
-from headway.routing.types import NO_SLO, RequestSlo, ShedReason
+from headway.routing.types import RequestSlo, ShedReason
 
 TTFT_S, TPOT_S = int(ForecastRow.TTFT_S), int(ForecastRow.TPOT_S)
 WORK_S, ITERATION_S = int(ForecastRow.WORK_S), int(ForecastRow.ITERATION_S)
@@ -33,7 +33,10 @@ QUEUE_S = int(ForecastRow.QUEUE_S)
 
 @dataclass(slots=True, kw_only=True)
 class RoutingState:
-    """All that a router goes by. `roles` are those that a request passes; `slo` is the deployment's now."""
+    """All that a router goes by.
+
+    `roles` are those that a request passes; `slo` is the deployment's now; `profiles` by GPU type.
+    """
 
     roles: tuple[Role, ...]
     fleet: RoutedFleet
@@ -44,7 +47,7 @@ class RoutingState:
     adapters: AdapterIndex
     latency: LatencyForecaster
     handovers: Handovers
-    capacity: CapacityTable
+    profiles: Mapping[str, GpuProfile]
     shares: TenantShares
     slo: RequestSlo
     generator: np.random.Generator
@@ -71,7 +74,6 @@ class Refusal:
     nearest: int = -1
     blocked_at: int = -1
     of_next: bool = False
-    loads: Mapping[int, float] = field(default_factory=dict)
 
 
 class SchedulingContext:
@@ -86,7 +88,6 @@ class SchedulingContext:
     __slots__ = (
         "_cached",
         "_forecast",
-        "_loads",
         "_prior",
         "further_s",
         "narrow",
@@ -106,7 +107,6 @@ class SchedulingContext:
         self.further_s, self.next_wait_s, self.partial, self.narrow = 0.0, 0.0, False, False
         self.notes: dict[str, FloatArray] = {}
         self._cached: FloatArray | None = None
-        self._loads: FloatArray | None = None
         self._prior: FloatArray | None = None
         self._forecast: FloatArray | None = None
 
@@ -114,11 +114,6 @@ class SchedulingContext:
     def waited_s(self) -> float:
         """Seconds since the request arrived."""
         return self.now_s - self.record.request.arrival_s
-
-    @property
-    def pattern(self) -> RequestPattern:
-        """The request's pattern."""
-        return pattern_of(self.record.request, self.record.expected_output, self.state.capacity.buckets)
 
     @property
     def cached_tokens(self) -> FloatArray:
@@ -176,34 +171,6 @@ class SchedulingContext:
         values: FloatArray = self.state.fleet.table[row].take(self.slots)
         return values
 
-    @property
-    def loads(self) -> FloatArray:
-        """The part of each candidate that the request takes (see `capacity`), f8[C]; infinite: it never fits.
-
-        Under what is left of its TTFT SLO; without an SLO of its own under the deployment's, whose TTFT does
-        not run while it waits. A critical request that no candidate could serve within its SLO has lost it:
-        it takes what one without an SLO does, or a whole replica.
-        """
-        if self._loads is None:
-            slo = self.record.slo
-            left = RequestSlo(ttft_s=slo.ttft_s - self.waited_s, tpot_s=slo.tpot_s)
-            loads = self.loads_within(left if slo.given else self.state.slo)
-            if self.record.request.critical and np.isinf(loads).all():
-                loads = np.minimum(self.loads_within(NO_SLO), 1.0)
-            self._loads = loads
-        return self._loads
-
-    def loads_within(self, slo: RequestSlo) -> FloatArray:
-        """The same under any SLO, counted from now; 1 / batch limit where no capacity is known."""
-        record, state, role = self.record, self.state, self.role
-        tokens, output = record.request.input_tokens, record.expected_output
-        asked = LoadQuery(input_tokens=tokens, output_tokens=output, role=role, slo=slo)
-        out = np.full(len(self.slots), 1.0 / state.rules.max_batch_size)
-        for kind, gpu_type in state.fleet.kinds(role).items():
-            among = Candidates(state.fleet.table, self.slots, self.cached_tokens, kind)
-            state.capacity.fill(asked, gpu_type, among, out)
-        return out
-
     def about(self, role: Role, slots: SlotArray | None = None) -> "SchedulingContext":
         """A context of the same request in `role`, of all candidates or those in `slots`."""
         other = SchedulingContext(self.state, self.now_s, self.record, role)
@@ -218,7 +185,7 @@ class SchedulingContext:
         places = slice(position, position + 1)
         other = self.about(self.role, self.slots[places])
         other._cached = None if self._cached is None else self._cached[places]
-        other._loads = None if self._loads is None else self._loads[places]
+        other.notes = {name: values[places] for name, values in self.notes.items()}
         return other
 
     def part(self, places: SlotArray) -> "SchedulingContext":
@@ -233,8 +200,6 @@ class SchedulingContext:
         self.slots = self.slots.take(kept)
         if self._cached is not None:
             self._cached = self._cached.take(kept)
-        if self._loads is not None:
-            self._loads = self._loads.take(kept)
         if self._prior is not None:
             # Without corrections both are one array, which stays one.
             same = self._forecast is self._prior

@@ -11,11 +11,10 @@ attributes declare what else it needs, False where they are missing:
 
     uses_predictions    it goes by forecasts of latency: a request without an SLO is held to the deployment's
     records_outcomes    forecasts are made for what its profile places, and paired with what comes of it
-    packs_by_capacity   it fills replicas by pattern load, which is counted for its profile then
 
 A new one is a class in a file and a line in PLUGINS, or an entry point of the group `headway.routing_plugins`
-in any installed package, whose answers are checked (`checked`). Loops over candidates may be compiled
-(`interp.jit.compiled`).
+in any installed package (such as `headway_aibrix`), whose answers are checked (`checked`). Loops over
+candidates may be compiled (`interp.jit.compiled`).
 
 Plugins of installed packages, held to the protocols: what one does wrong is a PluginFault that names it.
 
@@ -43,10 +42,8 @@ PLUGINS = ExtensionPoint(
     "plugin",
     {
         "bin-pack": "headway.routing.decide.scorers:BinPack",
-        "capacity-filter": "headway.routing.decide.scorers:CapacityFilter",
         "kv-cache-utilization-scorer": "headway.routing.decide.scorers:KvCacheScorer",
         "least-load": "headway.routing.decide.scorers:LeastLoad",
-        "least-pattern-load": "headway.routing.decide.scorers:LeastPatternLoad",
         "lora-affinity-scorer": "headway.routing.decide.lora_affinity:LoraAffinityScorer",
         "max-score-picker": "headway.routing.decide.pickers:MaxScorePicker",
         "first-max-picker": "headway.routing.decide.pickers:FirstMaxPicker",
@@ -106,6 +103,14 @@ class Scorer(Protocol):
 
 
 @runtime_checkable
+class Packer(Protocol):
+    """Fills replicas by the part of them that each request takes; FleetRow.LOAD has the sum."""
+
+    def loads(self, context: SchedulingContext) -> FloatArray:
+        """f8[C], positive; infinite where the request never fits."""
+
+
+@runtime_checkable
 class Picker(Protocol):
     """Chooses one candidate."""
 
@@ -133,7 +138,7 @@ class TakesSettings(Protocol):
         """The plugin to use instead."""
 
 
-TRAITS = ("uses_predictions", "records_outcomes", "packs_by_capacity")
+TRAITS = ("uses_predictions", "records_outcomes")
 
 
 @dataclass(frozen=True)
@@ -193,6 +198,14 @@ class _CheckedScorer(_Checked):
         return scores
 
 
+class _CheckedPacker(_Checked):
+    def loads(self, context: SchedulingContext) -> FloatArray:
+        answer: FloatArray = np.asarray(self._answer("loads", context), dtype=np.float64)
+        if answer.shape != (len(context.slots),) or np.isnan(answer).any():
+            raise self._fault(f"{_shape(answer)} loads for {len(context.slots)} candidates, or NaN")
+        return answer
+
+
 class _CheckedPicker(_Checked):
     def pick(self, context: SchedulingContext, scores: FloatArray, generator: np.random.Generator) -> int:
         count = len(context.slots)
@@ -222,6 +235,7 @@ class _CheckedHandler(_Checked):
 STEPS: tuple[tuple[type, type[_Checked]], ...] = (
     (Filter, _CheckedFilter),
     (Scorer, _CheckedScorer),
+    (Packer, _CheckedPacker),
     (Picker, _CheckedPicker),
     (ProfileHandler, _CheckedHandler),
 )

@@ -26,7 +26,7 @@ from headway.routing.decide.context import (
 )
 from headway.routing.decide.few import few_of, sample_of
 from headway.routing.decide.offloading import Offloading
-from headway.routing.decide.plugins import Filter, Foresight, Picker, Scorer
+from headway.routing.decide.plugins import Filter, Foresight, Packer, Picker, Scorer
 from headway.routing.decide.saturated import SaturationFilter
 from headway.routing.fleet.records import Record, Replica, TrackedPrediction
 from headway.routing.fleet.table import FloatArray, SlotArray
@@ -68,7 +68,7 @@ class Pipeline:
     picker: Picker
     uses_predictions: bool = False
     records_outcomes: bool = False
-    packs_by_capacity: bool = False
+    packer: Packer | None = None
     foresight: tuple[Foresight, ...] = ()
 
     def decide(self, context: SchedulingContext, generator: np.random.Generator) -> int | Refusal:
@@ -111,7 +111,7 @@ def make_pipeline(name: str, plugins: Sequence[tuple[object, float]], default_pi
         picker=next((plugin for plugin, _ in plugins if isinstance(plugin, Picker)), default_picker),
         uses_predictions=_declared("uses_predictions", plugins),
         records_outcomes=_declared("records_outcomes", plugins),
-        packs_by_capacity=_declared("packs_by_capacity", plugins),
+        packer=next((plugin for plugin, _ in plugins if isinstance(plugin, Packer)), None),
     )
 
 
@@ -380,9 +380,9 @@ class Scheduler:
         )
 
     def _load(self, pipeline: Pipeline, chosen: ChosenReplica) -> float:
-        if not pipeline.packs_by_capacity:
+        if pipeline.packer is None:
             return 0.0
-        loads, slots = chosen.context.loads, chosen.context.slots
+        loads, slots = pipeline.packer.loads(chosen.context), chosen.context.slots
         place = 0 if len(slots) == 1 else int((slots == chosen.replica.slot).argmax())
         return min(float(loads[place]), 1.0)
 

@@ -1,8 +1,9 @@
 """What one request may claim at the cost of others, and for how long.
 
-A tight SLO. A replica under a TPOT SLO s bears 1 / load(s) requests of a kind (`capacity`); under the
-deployment's 1 / load. So a request with s is charged its tokens × max(1, load(s) / load), at most MOST_TIMES:
-who asks for a replica to itself has soon had its share.
+A tight SLO. Under an SLO s a replica bears n(s) requests of a kind: the largest batch that decodes within its
+TPOT, and where it computes prompts, too, no more than can begin at once and be within its TTFT. So a request
+with s is charged its tokens × max(1, n(deployment's) / n(s)), at most MOST_TIMES: a tenant that asks for a
+replica to itself has soon had its share.
 
 A guard, the TPOT SLO of those that run at a replica, which newcomers have to keep. It stands while it saves
 more requests than it costs, as one rents skis until the rent comes to their price:
@@ -26,12 +27,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headway.config import Role
 from headway.routing.decide.context import RoutingState, SchedulingContext
-from headway.routing.fleet.capacity import pattern_of
 from headway.routing.fleet.records import Record, Replica
-from headway.routing.fleet.table import FloatArray, SlotArray
+from headway.routing.fleet.table import FleetRow, SlotArray
 from headway.routing.queue.fair_shares import TenantShares
-from headway.routing.queue.held_lines import rounded_down
+from headway.routing.queue.held_lines import pattern_of, rounded_down
+from headway.routing.types import RequestSlo
 
 MOST_TIMES = 100.0
 CRITICAL_WORTH = 3.0
@@ -47,32 +49,46 @@ class Tightness:
     """How many times its tokens a request is charged for its SLO, to within 1/64 of it."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int, float, float], float] = {}
+        self._known: dict[tuple[float, ...], float] = {}
 
     def of(self, now_s: float, record: Record, state: RoutingState) -> float:
-        """From 1 to MOST_TIMES; 1 where no replica is ready, or no capacity is known."""
+        """From 1 to MOST_TIMES; 1 where no replica is ready, or its profile is not known."""
         slo, slots = record.slo, state.fleet.ready(state.roles[-1])
         if not slo.given or slo == state.slo or not len(slots):
             return 1.0
-        pattern = pattern_of(record.request, record.expected_output, state.capacity.buckets)
-        key = (
-            pattern.input_bucket,
-            pattern.output_bucket,
-            rounded_down(slo.ttft_s),
-            rounded_down(slo.tpot_s),
-        )
+        lengths = pattern_of(record.request, record.expected_output)[1:]
+        key = (*lengths, rounded_down(slo.ttft_s), rounded_down(slo.tpot_s))
         if key not in self._known:
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
-            role = state.roles[-1]
-            context = SchedulingContext(state, now_s, record, role).about(role, slots[:1])
-            own, usual = (min(_first(context.loads_within(each)), 1.0) for each in (slo, state.slo))
-            self._known[key] = min(max(own / usual, 1.0), MOST_TIMES)
+            context = SchedulingContext(state, now_s, record, state.roles[-1]).about(
+                state.roles[-1], slots[:1]
+            )
+            own, usual = (borne(context, each) for each in (slo, state.slo))
+            self._known[key] = min(max(usual / own, 1.0), MOST_TIMES)
         return self._known[key]
 
 
-def _first(loads: FloatArray) -> float:
-    return float(loads[0])
+def borne(context: SchedulingContext, slo: RequestSlo) -> float:
+    """The requests like this one that the first candidate bears under an SLO, at least 1; see the module.
+
+    1 without a profile.
+    """
+    latency, record = context.state.latency, context.record
+    kind = int(context.state.fleet.table[FleetRow.KIND, context.slots[0]])
+    if kind < 0:
+        return 1.0
+    kept, beyond = 1.0, float(context.state.rules.max_batch_size) + 1.0
+    while beyond - kept > 1.0:
+        tried = float(int(0.5 * (kept + beyond)))
+        if latency.shared_tpot_s(kind, tried, tried * record.mean_tokens, 0.0) <= slo.tpot_s:
+            kept = tried
+        else:
+            beyond = tried
+    if context.role is Role.DECODE:
+        return kept
+    prompt_s = latency.alone_s(context, {kind})[0]
+    return max(min(kept, slo.ttft_s / prompt_s), 1.0)
 
 
 class GuardBalance:

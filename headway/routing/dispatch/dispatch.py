@@ -212,11 +212,6 @@ class Dispatcher:
         """The replica is there no more."""
         self._guards.forget(replica)
 
-    def judge_anew(self) -> None:
-        """What is known of those that are held is out of date, and any replica may have room for them."""
-        self._queue.forget_loads()
-        self.freed.look_again()
-
     def kept(self, record: Record) -> None:
         """It is about to end, within its SLO."""
         if record.guard_s < inf:

@@ -25,6 +25,7 @@ from headway.routing.queue.held_lines import (
     UrgencyQueue,
     WaitingRequest,
     line_of,
+    pattern_of,
 )
 from headway.routing.types import ShedReason
 
@@ -81,7 +82,13 @@ class HeldQueue:
         """
         context = SchedulingContext(state, now_s, record, state.roles[-1])
         record.home = _home(context)
-        of_line = line_of(record.request, record.slo, context.pattern, record.home[0], record.profile)
+        of_line = line_of(
+            record.request,
+            record.slo,
+            pattern_of(record.request, record.expected_output),
+            record.home[0],
+            record.profile,
+        )
         if not (self._shares.ahead(record.request.tenant) or self._waiting.waits_alike(of_line)):
             return None
         return _without_room(context, "others like it wait")
@@ -132,11 +139,7 @@ class HeldQueue:
 
     def refused(self, column: int, refusal: Refusal) -> None:
         """The head of that line found no room."""
-        self._waiting.refused_by(column, refusal.role, refusal.loads)
-
-    def forget_loads(self) -> None:
-        """Profiles or SLOs have changed: what requests take of replicas is not known any more."""
-        self._waiting.forget_loads()
+        self._waiting.refused_by(column, refusal.role)
 
     def due(self, now_s: float) -> Iterator[tuple[str, ShedReason, str]]:
         """Those whose time is over, why they are shed, and in words; they are held no longer."""
@@ -165,7 +168,7 @@ class HeldQueue:
         home, cached_tokens = record.home = record.home or _home(context)
         return WaitingRequest(
             request=record.request,
-            pattern=context.pattern,
+            pattern=pattern_of(record.request, record.expected_output),
             enqueued_s=enqueued_s,
             start_by_s=_start_by_s(context, refusal),
             expires_s=expires_s,
@@ -173,7 +176,6 @@ class HeldQueue:
             home=home,
             cached_tokens=cached_tokens,
             role=ANY_ROLE if refusal is None else refusal.role,
-            loads={} if refusal is None else refusal.loads,
             slo=record.slo,
             profile=record.profile,
             late_from_s=_late_from_s(context) if record.judged and record.request.critical else inf,

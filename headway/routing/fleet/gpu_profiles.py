@@ -1,8 +1,10 @@
 """Profiles of several GPU types, as `routing.gpu_profiles` names them.
 
-    a directory, or a shipped profile   surfaces: latency prediction and capacity, at `engine.time_scale`
-    a file                              AIBrix's JSON (`aibrix`): capacity of mixed replicas, as it stands
-                                        there; no prediction, so SLO-aware profiles pass by its replicas
+    a directory, or a shipped profile   latency surfaces, at `engine.time_scale`
+    a file                              the format is its suffix, `json` without one: the entry point group
+                                        `headway.gpu_profiles` has a reader for each. What it reads serves the
+                                        plugins of its package alone, so SLO-aware profiles pass such
+                                        replicas by
 
 Replicas of a type that is not named have `engine.profile`, the type "". How engines batch is the same for
 all types.
@@ -10,16 +12,26 @@ all types.
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 from headway.config import ConfigError, HeadwayConfig, resolve_profile
-from headway.engine.rules import EngineRules
-from headway.routing.fleet.aibrix import AibrixProfile, load_aibrix_profile
-from headway.routing.fleet.capacity import DEFAULT_BUCKETS, Buckets, CapacitySource, CapacityTable
-from headway.routing.fleet.surface_capacity import SurfaceCapacity
+from headway.extensions import ExtensionError, ExtensionPoint
 from headway.routing.types import RoutingError
 from interp import Profile, ProfileError, load_profile, scaled
 
-GpuProfile = Profile | AibrixProfile
+FORMATS = ExtensionPoint("headway.gpu_profiles", "GPU profile format", {})
+"""Readers, `(Path) -> ForeignProfile`, by suffix; a fault is a RoutingError, one line."""
+
+
+class ForeignProfile(Protocol):
+    """A profile without latency surfaces."""
+
+    @property
+    def serves(self) -> str:
+        """Its use in routing, in words."""
+
+
+GpuProfile = Profile | ForeignProfile
 
 
 def named_profiles(config: HeadwayConfig) -> Mapping[str, GpuProfile]:
@@ -32,32 +44,21 @@ def named_profiles(config: HeadwayConfig) -> Mapping[str, GpuProfile]:
 
 
 def surfaces_in(profiles: Mapping[str, GpuProfile]) -> Mapping[str, Profile | None]:
-    """The surfaces of each GPU type; None for AIBrix profiles, which have none."""
+    """The surfaces of each GPU type; None for profiles that have none."""
     return {kind: profile if isinstance(profile, Profile) else None for kind, profile in profiles.items()}
-
-
-def capacity_table(
-    profiles: Mapping[str, Profile | CapacitySource], rules: EngineRules, buckets: Buckets = DEFAULT_BUCKETS
-) -> CapacityTable:
-    """Capacities by GPU type, each from its profile's surfaces, or from what is a source itself."""
-    sources = {
-        gpu_type: SurfaceCapacity(profile=profile, rules=rules) if isinstance(profile, Profile) else profile
-        for gpu_type, profile in profiles.items()
-    }
-    return CapacityTable(sources, buckets)
 
 
 def serves(profile: GpuProfile) -> str:
     """The use of this profile in routing, in words."""
-    if isinstance(profile, Profile):
-        return "latency and capacity by surfaces"
-    return "AIBrix capacity of mixed replicas, no latency prediction"
+    return "latency and capacity by surfaces" if isinstance(profile, Profile) else profile.serves
 
 
 def _load(key: str, name: str, speed: float) -> GpuProfile:
+    path = Path(name)
     try:
-        if Path(name).is_file() or name.endswith(".json"):
-            return load_aibrix_profile(Path(name))
+        if path.is_file() or path.suffix == ".json":
+            found: ForeignProfile = FORMATS.load(path.suffix.removeprefix(".") or "json")(path)
+            return found
         return scaled(load_profile(resolve_profile(name, key=key)), speed)
-    except (RoutingError, ProfileError) as error:
+    except (RoutingError, ProfileError, ExtensionError) as error:
         raise ConfigError(f"{key}: {error}") from error

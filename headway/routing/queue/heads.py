@@ -23,7 +23,7 @@ LEADING = 32
 
 
 class HeadRow(IntEnum):
-    """The rows of the table of heads; those of the loads follow (`load_row`)."""
+    """The rows of the table of heads."""
 
     LIVE = 0
     """1 for a line, 0 for a column that is free."""
@@ -59,17 +59,6 @@ class HeadRow(IntEnum):
     """The time from which a critical one has waited so long that it may miss its SLO."""
     LATEST_S = 18
     """The first latest start of those in the line, whether or not that one is the head."""
-
-
-LEAST_KIND, KINDS = -4, 12
-
-
-def load_row(kind: int) -> int | None:
-    """The row of the part of a replica of a kind (FleetRow.KIND) that a head takes at least, 0 if unknown.
-
-    None for kinds that have no row.
-    """
-    return len(HeadRow) + kind - LEAST_KIND if LEAST_KIND <= kind < LEAST_KIND + KINDS else None
 
 
 @compiled_in_place

@@ -25,27 +25,24 @@ requests in p lines: push and remove cost O(log n) amortised (`lazy_heap`), the 
 nanoseconds each.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import count
 from math import exp, frexp, inf, isinf, ldexp
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from headway.routing.fleet.capacity import RequestPattern
 from headway.routing.fleet.lazy_heap import LazyHeap
 from headway.routing.fleet.table import FloatArray
 from headway.routing.queue.fair_shares import Prices, TenantShares, cost_of
 from headway.routing.queue.heads import (
     CRITICAL_TIER,
-    KINDS,
     LOST_TIER,
     PLAIN_TIER,
     HeadRow,
     Marks,
     first_of,
-    load_row,
     lost_by,
     next_lost_s,
     restart,
@@ -69,6 +66,23 @@ HOME_PATIENCE = 0.5
 """The part of its patience for which a request waits for the replica that has most of its prompt."""
 
 
+class RequestPattern(NamedTuple):
+    """Requests of about the same lengths: the octave of each, 0 for one token or none."""
+
+    model: str
+    input_octave: int
+    output_octave: int
+
+
+def pattern_of(request: RouteRequest, expected_output_tokens: float) -> RequestPattern:
+    """The pattern of a request that is expected to yield so many output tokens (at least 1)."""
+    return RequestPattern(request.model, _octave(request.input_tokens), _octave(expected_output_tokens))
+
+
+def _octave(tokens: float) -> int:
+    return max(int(tokens), 1).bit_length() - 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingRequest:
     """A request that waits. `expires_s` ends its patience; `start_by_s` is infinite without an SLO.
@@ -76,8 +90,8 @@ class WaitingRequest:
     From `late_from_s` on a critical one may also miss its SLO.
 
     `home` is the slot of the replica with `cached_tokens` of its prompt, −1 without one; `role` the place of
-    the role that had no room for it, ANY_ROLE where none was asked, and `loads` what it would take there of a
-    replica of each kind. `slo` is what it is held to. `forced`: it waited as long as it may, and waits on.
+    the role that had no room for it, ANY_ROLE where none was asked. `slo` is what it is held to. `forced`: it
+    waited as long as it may, and waits on.
     """
 
     request: RouteRequest
@@ -93,7 +107,6 @@ class WaitingRequest:
     forced: bool = False
     profile: str = ""
     late_from_s: float = inf
-    loads: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def latest_start_s(self) -> float:
@@ -187,7 +200,6 @@ class UrgencyQueue:
 
     def __init__(self, shares: TenantShares, order: Literal["slo", "fifo"] = "slo") -> None:
         self._shares, self._order, self._sequence = shares, order, 0
-        self._loads_forgotten = 0
         self._entries: dict[str, tuple[WaitingRequest, _Line, int]] = {}
         self._lines: dict[tuple[Alike, bool], _Line] = {}
         self._at: list[_Line | None] = []
@@ -201,7 +213,7 @@ class UrgencyQueue:
         self.savable = 0
         """How many wait that are not lost."""
         self._expiry: LazyHeap[WaitingRequest] = LazyHeap()
-        self.heads: FloatArray = np.zeros((len(HeadRow) + KINDS, 0))
+        self.heads: FloatArray = np.zeros((len(HeadRow), 0))
         """f8[rows, lines]."""
         self.profiles: dict[str, int] = {}
         """The profiles of those that ever waited, and the number of each."""
@@ -282,18 +294,9 @@ class UrgencyQueue:
         assert first is not None
         return entries.item(first[1])
 
-    def refused_by(self, column: int, role: int, loads: Mapping[int, float]) -> None:
-        """The head of that line found no room at the role in this place, where it would take `loads`."""
-        if self.heads[HeadRow.ROLE, column] != role:
-            self.heads[HeadRow.ROLE, column] = role
-            self._write_loads(column, {})
-        for kind, load in loads.items():
-            if (row := load_row(kind)) is not None:
-                self.heads[row, column] = load
-
-    def forget_loads(self) -> None:
-        """What those that wait take of replicas is not known any more."""
-        self.heads[len(HeadRow) :], self._loads_forgotten = 0.0, self._sequence
+    def refused_by(self, column: int, role: int) -> None:
+        """The head of that line found no room at the role in this place."""
+        self.heads[HeadRow.ROLE, column] = role
 
     def served(self, tenant: str) -> None:
         """The tenant's counter has changed: its lines rank by it, if its key has users."""
@@ -368,7 +371,7 @@ class UrgencyQueue:
         request, slo = entry.request, entry.slo or entry.request.slo
         next_start = line.starts.first()
         tier = LOST_TIER if lost else CRITICAL_TIER if of_line.critical else PLAIN_TIER
-        self.heads[: len(HeadRow), line.column] = (
+        self.heads[:, line.column] = (
             1.0,
             tier if self._order == "slo" else PLAIN_TIER,
             key_s,
@@ -389,21 +392,14 @@ class UrgencyQueue:
             entry.late_from_s,
             inf if next_start is None else next_start[0],
         )
-        self._write_loads(line.column, entry.loads if sequence > self._loads_forgotten else {})
         if next_start is not None:
             self._next_lost_s = min(self._next_lost_s, next_start[0])
-
-    def _write_loads(self, column: int, loads: Mapping[int, float]) -> None:
-        self.heads[len(HeadRow) :, column] = 0.0
-        for kind, load in loads.items():
-            if (row := load_row(kind)) is not None:
-                self.heads[row, column] = load
 
     def _column(self) -> int:
         if not self._free:
             old = len(self._at)
             new = max(FIRST_LINES, 2 * old)
-            heads = np.zeros((len(HeadRow) + KINDS, new))
+            heads = np.zeros((len(HeadRow), new))
             heads[:, :old] = self.heads
             self.heads = heads
             self._at.extend([None] * (new - old))

@@ -47,9 +47,9 @@ import numpy as np
 from headway.config import Role
 from headway.engine.rules import EngineRules
 from headway.engine.surfaces import ItlTable, WorkCurve, engine_surfaces, itl_of, work_of
-from headway.routing.fleet.capacity import Candidates, LoadQuery
 from headway.routing.fleet.table import DECODE_ROLE, PREFILL_ROLE, ROLE_CODES, FleetRow, FloatArray, SlotArray
 from headway.routing.types import RequestSlo
+from headway_aibrix.capacity import Candidates, LoadQuery
 from interp import Profile
 from interp.jit import compiled
 from interp.kernels import blend, locate

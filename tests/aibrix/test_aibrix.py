@@ -8,10 +8,11 @@ import pytest
 
 from headway.config import Role
 from headway.engine import EngineRules
+from headway.profiling import ForeignProfileError
 from headway.routing import RoutingError
-from headway.routing.fleet.aibrix import load_aibrix_profile, parse_aibrix_profile
-from headway.routing.fleet.gpu_profiles import capacity_table
-from tests.routing.test_capacity import asked, loads
+from headway_aibrix.plugins import capacity_table
+from headway_aibrix.profiles import load_aibrix_profile, parse_aibrix_profile
+from tests.aibrix.test_capacity import asked, loads
 
 
 def content(**changes):
@@ -161,7 +162,7 @@ def test_other_roles_are_unknown_to_it_and_loads_are_one_over_capacity():
     ],
 )
 def test_faults_are_one_line_with_file_key_and_fault(bad, key, fault):
-    with pytest.raises(RoutingError) as caught:
+    with pytest.raises(ForeignProfileError) as caught:
         parse_aibrix_profile(bad, "dir/a10.json")
     message = str(caught.value)
     assert message.startswith(f"dir/a10.json: {key}")

@@ -10,18 +10,11 @@ from hypothesis import strategies as st
 from headway.config import Role
 from headway.engine import EngineRules
 from headway.engine.surfaces import idle_prompt_s
-from headway.routing import RequestSlo, RouteRequest, RoutingError
-from headway.routing.fleet.capacity import (
-    DEFAULT_BUCKETS,
-    Buckets,
-    Candidates,
-    LoadQuery,
-    RequestPattern,
-    pattern_of,
-)
-from headway.routing.fleet.gpu_profiles import capacity_table
-from headway.routing.fleet.surface_capacity import NODES, SurfaceCapacity, held, largest_point
+from headway.routing import RequestSlo
 from headway.routing.fleet.table import MIXED_ROLE, FleetRow
+from headway_aibrix.capacity import Candidates, LoadQuery
+from headway_aibrix.plugins import capacity_table
+from headway_aibrix.surfaces import NODES, SurfaceCapacity, held, largest_point
 from tests.simulation.worlds import ArrayTrace, roofline_profile, run, scenario
 
 PROFILE = roofline_profile()
@@ -258,31 +251,3 @@ def test_looser_promises_never_lower_capacity(input_tokens, output_tokens, ttft_
 def test_whole_prompts_need_no_chunk_size():
     whole = SurfaceCapacity(profile=PROFILE, rules=EngineRules(max_batch_size=64))
     assert whole.capacity(1000, 200, Role.MIXED, LOOSE) > 1.0
-
-
-@given(TOKENS, TOKENS)
-def test_buckets_keep_the_order_of_lengths(one, other):
-    low, high = sorted((one, other))
-    assert DEFAULT_BUCKETS.bucket(low) <= DEFAULT_BUCKETS.bucket(high)
-
-
-@pytest.mark.parametrize(("tokens", "bucket"), [(0, 0), (1, 0), (1.9, 0), (2, 1), (3, 1), (4, 2), (1024, 10)])
-def test_edges_belong_to_the_bucket_that_they_begin(tokens, bucket):
-    assert DEFAULT_BUCKETS.bucket(tokens) == bucket
-
-
-def test_beyond_the_last_edge_all_is_one_bucket():
-    assert Buckets((1, 10)).bucket(10**9) == 1
-    assert DEFAULT_BUCKETS.bucket(1 << 40) == len(DEFAULT_BUCKETS) - 1
-
-
-@pytest.mark.parametrize("edges", [[], [0, 1], [2, 2], [4, 2], [-1]])
-def test_edges_that_do_not_ascend_are_an_error(edges):
-    with pytest.raises(RoutingError, match="bucket edges must ascend"):
-        Buckets(tuple(edges))
-
-
-def test_a_pattern_is_model_and_two_buckets():
-    request = RouteRequest(request_id="a", arrival_s=0.0, input_tokens=1000, max_tokens=5000, model="m")
-    assert pattern_of(request, 130.5) == RequestPattern("m", 9, 7)
-    assert pattern_of(request, 130.5, Buckets((1, 100))) == RequestPattern("m", 1, 1)

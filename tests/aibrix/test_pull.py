@@ -8,9 +8,9 @@ import pytest
 from headway.engine import EngineRules
 from headway.engine.surfaces import idle_prompt_s
 from headway.routing import RequestSlo, ShedReason
-from headway.routing.decide.scorers import LeastPatternLoad
 from headway.routing.fleet.table import FleetRow
 from headway.routing.types import NOTHING
+from headway_aibrix.plugins import LeastPatternLoad
 from tests.routing.routers import finish, placed, question, request, router, surfaces
 
 
