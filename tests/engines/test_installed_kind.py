@@ -1,16 +1,19 @@
 """An engine kind from an installed package: its options, its engine, and its declaration."""
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from serve_apps.gateway.request import make_prompts
 
 from headway.config import ConfigError, HeadwayConfig, Role, load_config
 from headway.engine.kinds import EngineResources, engine_kind
 from serve_apps.arguments import read_arguments
 from serve_apps.engines import make_engine
-from serve_apps.engines.protocol import EngineFailed
-from serve_apps.gateway.prompts import make_prompts
+from serve_apps.engines.protocol import AuxiliaryCall, ClientCall, EngineFailed, EngineRequest, Refused
 from tests.engines.engine_cases import collect, request
 from tests.engines.virtual_loop import run
 from tests.installed_package import installed_package
@@ -67,6 +70,14 @@ def package(tmp_path: Path) -> Iterator[Path]:
         yield info
 
 
+USER = {"role": "user", "content": "Hi"}
+
+
+def asked(body: dict[str, Any]) -> EngineRequest:
+    call = ClientCall("/v1/chat/completions", json.dumps(body).encode(), False, True)
+    return replace(request(max_tokens=3), call=call)
+
+
 def settings(**engine) -> HeadwayConfig:
     return load_config(None, {f"engine.{key}": value for key, value in engine.items()})
 
@@ -77,6 +88,19 @@ def test_it_is_made_by_its_name_with_its_own_options():
         return "".join(chunk.text for chunk in await collect(engine.decode(request(), None)))
 
     assert run(output()) == " echo echo echo"
+
+
+def test_its_text_is_an_answer_and_more_than_text_is_refused():
+    async def ask() -> None:
+        engine = make_engine(settings(kind="echo"), Role.MIXED, "e")
+        (*_, last) = await collect(engine.decode(asked({"messages": [USER]}), None))
+        assert json.loads(last.text)["choices"][0]["message"]["content"] == " echo echo"
+        with pytest.raises(Refused, match="this engine makes only text"):
+            await collect(engine.decode(asked({"messages": [USER], "logprobs": True}), None))
+        status, body = await engine.auxiliary(AuxiliaryCall("POST", "/tokenize", b"{}"))
+        assert (status, "of kind 'echo' makes only text" in body.decode()) == (404, True)
+
+    run(ask())
 
 
 def test_its_declaration_answers_gateway_and_builders(tmp_path):
