@@ -1,7 +1,7 @@
 """Who may do what: API keys, the roles (`Right`) that they have, and the roles that a request needs.
 
     access = make_access(config.gateway)        # ConfigError, one line
-    fault = access.refusal(scope)               # None, Unauthorized (401) or Forbidden (403)
+    holder = access.admit(scope)                # Unauthorized (401), Forbidden (403)
 
 | a key of                                      | has the roles     |
 |-----------------------------------------------|-------------------|
@@ -47,7 +47,7 @@ from starlette.types import Scope
 from headway.config import ConfigError, GatewaySettings, Right, Settings
 from headway.config.base import describe
 from headway.config.routing import ANY_TENANT
-from serve_apps.faults import Fault, Forbidden, Unauthorized
+from serve_apps.faults import Forbidden, Unauthorized
 
 logger = logging.getLogger("ray.serve")
 
@@ -236,7 +236,7 @@ class Access:
     ) -> None:
         self._stated, self._file, self._clock = keys, file, clock
         self._gateways = gateways
-        self._nobody = Holder(name=anonymous, rights=EVERY)
+        self._anonymous = Holder(name=anonymous, rights=EVERY)
         self._looked_s, self._stamp = clock(), _stamp(file)
         self._keys = keys if file is None else united([*keys.items(), *read_keys(file, gateways).items()])
         self._warn()
@@ -251,38 +251,23 @@ class Access:
         """The tenants of all keys."""
         return {holder.tenant for holder in self._keys.values()}
 
-    def holder(self, headers: Headers) -> Holder:
-        """Of a request that may be made: whose it is."""
-        return self._holder(headers) or self._nobody
-
-    def refusal(self, scope: Scope) -> Fault | None:
-        """Why the request may not be made; None when it may."""
-        needed = needs(scope["method"], scope["path"])
+    def admit(self, scope: Scope) -> Holder:
+        """Whose request it is. Unauthorized or Forbidden where it may not be made."""
+        method, path = scope["method"], scope["path"]
+        needed, holder = needs(method, path), self._holder(scope["headers"])
         if needed is None:
-            return None
-        rights = self.rights(scope["headers"])
-        if not rights:
-            return Unauthorized("Send a valid API key as 'Authorization: Bearer KEY'")
-        if rights & needed:
-            return None
-        wanted, has = (" or ".join(sorted(roles)) for roles in (needed, rights))
-        has = has.replace(" or ", ", ")
-        return Forbidden(f"{scope['method']} {scope['path']} needs the role {wanted}; this key has {has}")
-
-    def rights(self, headers: Headers) -> frozenset[Right]:
-        """The roles of the key in `Authorization: Bearer KEY`; none for a key that is not known."""
-        holder = self._holder(headers)
-        return frozenset() if holder is None else holder.rights
-
-    def name(self, headers: Headers) -> str:
-        """The name of that key, as the keys file has it; empty for a key that is not known."""
-        holder = self._holder(headers)
-        return "" if holder is None else holder.name
+            return holder or self._anonymous
+        if holder is None:
+            raise Unauthorized("Send a valid API key as 'Authorization: Bearer KEY'")
+        if not holder.rights & needed:
+            wanted, has = " or ".join(sorted(needed)), ", ".join(sorted(holder.rights))
+            raise Forbidden(f"{method} {path} needs the role {wanted}; this key has {has}")
+        return holder
 
     def _holder(self, headers: Headers) -> Holder | None:
         self._look()
         if not self._keys:
-            return self._nobody
+            return self._anonymous
         offered = sha256(_bearer(headers)).digest()
         found: Holder | None = None
         for digest, holder in self._keys.items():
@@ -347,12 +332,6 @@ def needs(method: str, path: str) -> frozenset[Right] | None:
         if path.startswith(beginning) and (methods is None or method in methods):
             return rights
     return EVERY
-
-
-def with_user(scope: Scope, access: Access) -> Scope:
-    """The scope of a request that may be made, with the name of its key as `request.user`, and its holder."""
-    headers = scope["headers"]
-    return {**scope, "user": access.name(headers), "holder": access.holder(headers)}
 
 
 def own_scope(scope: Scope) -> Scope:

@@ -30,7 +30,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from actors import control_plane, names
 from actors.names import CallError, NamedActor
 from headway.config import ConfigError, HeadwayConfig
-from serve_apps.access import Access, make_access, own_scope, with_user
+from serve_apps.access import Access, make_access, own_scope
 from serve_apps.arguments import control_problems
 from serve_apps.control_metrics import ControlMetrics, StatusFeed, exposition
 from serve_apps.control_plane import (
@@ -42,7 +42,7 @@ from serve_apps.control_plane import (
     the_control_plane,
     with_settings,
 )
-from serve_apps.faults import response_of, starlette_app
+from serve_apps.faults import Fault, response_of, starlette_app
 from serve_apps.http_server import HttpServer, WithoutLifespan
 from serve_apps.live_page import LivePage
 
@@ -75,11 +75,12 @@ class ControlApp:
             await send({"type": "websocket.close", "code": 1008})
             return
         if scope["type"] == "http":
-            scope = own_scope(scope)
-            if (fault := self._access.refusal(scope)) is not None:
+            scope = dict(own_scope(scope))
+            try:
+                scope["user"] = self._access.admit(scope).name
+            except Fault as fault:
                 await response_of(fault)(scope, receive, send)
                 return
-            scope = with_user(scope, self._access)
         await self._app(scope, receive, send)
 
     async def _health(self, _: Request) -> Response:

@@ -29,11 +29,11 @@ from starlette.types import Message, Receive, Scope, Send
 
 from actors.collector.exposition import encode
 from headway.config import HeadwayConfig, Right
-from serve_apps.access import Access, make_access, own_scope, with_user
+from serve_apps.access import Access, make_access, own_scope
 from serve_apps.control_api import ControlQueries
 from serve_apps.control_metrics import ControlMetrics, StatusFeed, exposition
 from serve_apps.engines.protocol import AuxiliaryCall
-from serve_apps.faults import RETRY_AFTER_S, starlette_app
+from serve_apps.faults import RETRY_AFTER_S, Fault, starlette_app
 from serve_apps.gateway import openapi
 from serve_apps.gateway.backend import Backend, BackendError, fault_of
 from serve_apps.gateway.generation import Generation
@@ -235,14 +235,18 @@ class GatewayApp:
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = ((b"x-request-id", _request_id(scope)), self._engine_header)
         scope = own_scope(scope)
-        if (fault := self._access.refusal(scope)) is not None:
+        try:
+            holder = self._access.admit(scope)
+        except Fault as fault:
             await Channel(send, headers).fail(fault)
             return
         generation = self._generation.get(scope["path"]) if scope["method"] == "POST" else None
         if generation is not None:
-            await generation(scope, receive, send, headers, self._access.holder(scope["headers"]))
+            await generation(scope, receive, send, headers, holder)
         else:
-            await self._service(with_user(scope, self._access), receive, _adding(send, headers))
+            await self._service(
+                {**scope, "user": holder.name, "holder": holder}, receive, _adding(send, headers)
+            )
 
 
 def make_app(

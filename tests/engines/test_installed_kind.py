@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serve_apps.gateway.request import make_prompts
 
 from headway.config import ConfigError, HeadwayConfig, Role, load_config
 from headway.engine.kinds import EngineResources, engine_kind
 from serve_apps.arguments import read_arguments
 from serve_apps.engines import make_engine
 from serve_apps.engines.protocol import AuxiliaryCall, ClientCall, EngineFailed, EngineRequest, Refused
+from serve_apps.gateway.prompts import make_prompts
 from tests.engines.engine_cases import collect, request
 from tests.engines.virtual_loop import run
 from tests.installed_package import installed_package

@@ -1,4 +1,4 @@
-"""What is read once at the start: keys and where to listen, the tokenizer, the layers."""
+"""What is read once at the start: where to listen, the tokenizer, the layers."""
 
 from pathlib import Path
 
@@ -9,45 +9,10 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from headway.config import ConfigError, GatewaySettings, HeadwayConfig
-from serve_apps.access import make_access
+from headway.config import ConfigError, HeadwayConfig
 from serve_apps.gateway.app import make_app
 from serve_apps.gateway.prompts import estimated_tokens, plain_prompts
 from tests.gateway.doubles import ScriptedBackend
-
-NO_ENVIRONMENT: dict[str, str] = {}
-
-
-def settings(**fields: object) -> GatewaySettings:
-    return GatewaySettings.model_validate(fields)
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.8.8.8"])
-def test_without_keys_this_machine_gets_in(host):
-    assert make_access(settings(host=host), NO_ENVIRONMENT).rights([])
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org"])
-def test_without_keys_nothing_listens_beyond_it(host):
-    with pytest.raises(ConfigError, match="no API keys") as raised:
-        make_access(settings(host=host), NO_ENVIRONMENT)
-    assert "\n" not in str(raised.value)
-    assert make_access(settings(host=host, allow_anonymous=True), NO_ENVIRONMENT).rights([])
-    assert not make_access(settings(host=host, api_keys=["k"]), NO_ENVIRONMENT).rights([])
-
-
-def test_keys_of_settings_and_environment_add_up():
-    access = make_access(settings(api_keys=["a"]), {"HEADWAY_API_KEYS": "b, c ,,"})
-    for key in (b"a", b"b", b"c"):
-        assert access.rights([(b"authorization", b"Bearer " + key)])
-    for key in (b"", b"d", b"a,b", b"b, c"):
-        assert not access.rights([(b"authorization", b"Bearer " + key)])
-
-
-@pytest.mark.parametrize("key", ["", "  ", "**********"])
-def test_a_masked_key_is_no_key(key):
-    with pytest.raises(ConfigError, match="masked"):
-        make_access(settings(api_keys=[key]), NO_ENVIRONMENT)
 
 
 def test_the_gateway_does_not_start_open_to_others():

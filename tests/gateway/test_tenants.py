@@ -4,16 +4,14 @@ import asyncio
 import json
 import time
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
-from pydantic import SecretStr
 
-from headway.config import ConfigError, GatewaySettings, HeadwayConfig, RoutingSettings
+from headway.config import ConfigError, HeadwayConfig, RoutingSettings
 from headway.planning import Slo
 from headway.routing import RequestSlo
 from headway.routing.types import RouteRequest
@@ -234,27 +232,6 @@ def test_what_is_no_text_is_refused_by_name(field: str) -> None:
     answer, _, _ = ask({}, **{field: 5})
     assert answer.status == 400
     assert json.loads(answer.body)["error"]["param"] == field
-
-
-def test_a_key_without_a_name_is_a_tenant_by_its_digest() -> None:
-    settings = GatewaySettings(api_keys=(SecretStr("one"), SecretStr("two")))
-    access = make_access(settings, {})
-    assert access.tenants == {f"key-{sha256(key).hexdigest()[:8]}" for key in (b"one", b"two")}
-    holder = access.holder([(b"authorization", b"Bearer one")])
-    assert (holder.tenant, holder.name) == (
-        f"key-{sha256(b'one').hexdigest()[:8]}",
-        "a key without a name",
-    )
-    assert make_access(GatewaySettings(), {}).holder([]).tenant == "anonymous"
-
-
-@pytest.mark.parametrize("name", ["a/b", "*", "a\tb", "n" * 129])
-def test_a_key_is_not_named_as_what_is_no_tenant(tmp_path: Path, name: str) -> None:
-    path = tmp_path / "keys.yaml"
-    path.write_text(json.dumps([{"name": name, "key": "k", "roles": ["infer"]}]))
-    with pytest.raises(ConfigError, match=r"entry 1: name: .*without '/'") as raised:
-        make_access(GatewaySettings(keys_file=str(path)), {})
-    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Keys, roles and the requests that need them; a real gateway asked with the official client."""
 
+import json
 import logging
 from hashlib import sha256
 from pathlib import Path
@@ -13,7 +14,7 @@ from starlette.routing import Route
 
 from headway.config import ConfigError, GatewaySettings, HeadwayConfig, Right
 from serve_apps.access import Access, make_access, needs, own_scope, read_keys
-from serve_apps.faults import Forbidden, Unauthorized
+from serve_apps.faults import Fault, Forbidden, Unauthorized
 from tests.gateway.conftest import client
 from tests.gateway.doubles import ScriptedBackend, chunks
 from tests.gateway.serving import serving
@@ -36,6 +37,14 @@ def keys_file(folder: Path, text: str | None = None) -> Path:
 def asking(method: str, path: str, key: str | None = None, root: str = "") -> dict[str, Any]:
     headers = [] if key is None else [(b"authorization", b"Bearer " + key.encode())]
     return {"type": "http", "method": method, "path": path, "root_path": root, "headers": headers}
+
+
+def refusal(access: Access, scope: dict[str, Any]) -> Fault | None:
+    try:
+        access.admit(scope)
+    except Fault as fault:
+        return fault
+    return None
 
 
 GATES = (
@@ -61,7 +70,7 @@ def test_each_role_opens_its_requests_and_no_others(tmp_path, method, path, allo
     access = Access({}, keys_file(tmp_path))
     asked = {name: asking(method, path, f"{name}-key") for name in ("infer", "observe", "operate", "scale")}
     asked["none"] = asking(method, path)
-    found = {name: access.refusal(scope) for name, scope in asked.items()}
+    found = {name: refusal(access, scope) for name, scope in asked.items()}
     assert {name for name, fault in found.items() if fault is None} == allowed
     refused = {name: fault for name, fault in found.items() if fault is not None}
     assert all(
@@ -70,19 +79,55 @@ def test_each_role_opens_its_requests_and_no_others(tmp_path, method, path, allo
 
 
 def test_a_refusal_names_the_role_that_is_missing(tmp_path):
-    fault = Access({}, keys_file(tmp_path)).refusal(asking("PATCH", "/v1/control/settings", "observe-key"))
+    fault = refusal(Access({}, keys_file(tmp_path)), asking("PATCH", "/v1/control/settings", "observe-key"))
     assert isinstance(fault, Forbidden)
     assert (fault.status, fault.code) == (403, "missing_role")
     assert str(fault) == "PATCH /v1/control/settings needs the role operate; this key has observe"
 
 
+def settings(**fields: object) -> GatewaySettings:
+    return GatewaySettings.model_validate(fields)
+
+
+def lets_in(access: Access, key: str | None = None) -> bool:
+    return refusal(access, asking("POST", "/v1/completions", key)) is None
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.8.8.8"])
+def test_without_keys_this_machine_gets_in(host):
+    assert lets_in(make_access(settings(host=host), {}))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org"])
+def test_without_keys_nothing_listens_beyond_it(host):
+    with pytest.raises(ConfigError, match="no API keys") as raised:
+        make_access(settings(host=host), {})
+    assert "\n" not in str(raised.value)
+    assert lets_in(make_access(settings(host=host, allow_anonymous=True), {}))
+    assert not lets_in(make_access(settings(host=host, api_keys=["k"]), {}))
+
+
+def test_keys_of_settings_and_environment_add_up():
+    access = make_access(settings(api_keys=["a"]), {"HEADWAY_API_KEYS": "b, c ,,"})
+    for key in ("a", "b", "c"):
+        assert lets_in(access, key)
+    for key in ("", "d", "a,b", "b, c"):
+        assert not lets_in(access, key)
+
+
+@pytest.mark.parametrize("key", ["", "  ", "**********"])
+def test_a_masked_key_is_no_key(key):
+    with pytest.raises(ConfigError, match="masked"):
+        make_access(settings(api_keys=[key]), {})
+
+
 def test_keys_of_the_settings_infer_and_observe():
-    access = make_access(GatewaySettings.model_validate({"api_keys": ["k"]}), {"HEADWAY_API_KEYS": "e"})
+    access = make_access(settings(api_keys=["k"]), {"HEADWAY_API_KEYS": "e"})
     for key in ("k", "e"):
-        assert access.refusal(asking("POST", "/v1/completions", key)) is None
-        assert access.refusal(asking("GET", "/v1/control/status", key)) is None
-        assert isinstance(access.refusal(asking("PATCH", "/v1/control/settings", key)), Forbidden)
-        assert isinstance(access.refusal(asking("POST", "/v1/scaling/decisions/0/complete", key)), Forbidden)
+        assert refusal(access, asking("POST", "/v1/completions", key)) is None
+        assert refusal(access, asking("GET", "/v1/control/status", key)) is None
+        assert isinstance(refusal(access, asking("PATCH", "/v1/control/settings", key)), Forbidden)
+        assert isinstance(refusal(access, asking("POST", "/v1/scaling/decisions/0/complete", key)), Forbidden)
 
 
 def test_what_is_checked_is_what_is_routed():
@@ -94,23 +139,39 @@ def test_what_is_checked_is_what_is_routed():
 
 def test_a_key_has_the_name_of_its_entry(tmp_path):
     def named(access: Access, key: str | None = None) -> str:
-        return access.name(asking("GET", "/", key)["headers"])
+        return access.admit(asking("GET", "/v1/control/status", key)).name
 
     access = Access({}, keys_file(tmp_path))
-    assert [named(access, "operate-key"), named(access, "unknown")] == ["admin", ""]
-    settings = GatewaySettings.model_validate({"api_keys": ["k"]})
-    assert named(make_access(settings, {}), "k") == "a key without a name"
+    assert named(access, "operate-key") == "admin"
+    assert named(make_access(settings(api_keys=["k"]), {}), "k") == "a key without a name"
     assert named(make_access(GatewaySettings(), {})) == "unauthenticated on loopback"
-    open_to_all = GatewaySettings.model_validate({"host": "0.0.0.0", "allow_anonymous": True})
+    open_to_all = settings(host="0.0.0.0", allow_anonymous=True)
     assert named(make_access(open_to_all, {})) == "unauthenticated"
+
+
+def test_a_key_without_a_name_is_a_tenant_by_its_digest() -> None:
+    access = make_access(settings(api_keys=["one", "two"]), {})
+    assert access.tenants == {f"key-{sha256(key).hexdigest()[:8]}" for key in (b"one", b"two")}
+    holder = access.admit(asking("POST", "/v1/completions", "one"))
+    assert (holder.tenant, holder.name) == (
+        f"key-{sha256(b'one').hexdigest()[:8]}",
+        "a key without a name",
+    )
+    assert make_access(settings(), {}).admit(asking("GET", "/v1/models")).tenant == "anonymous"
+
+
+@pytest.mark.parametrize("name", ["a/b", "*", "a\tb", "n" * 129])
+def test_a_key_is_not_named_as_what_is_no_tenant(tmp_path: Path, name: str) -> None:
+    path = keys_file(tmp_path, json.dumps([{"name": name, "key": "k", "roles": ["infer"]}]))
+    with pytest.raises(ConfigError, match=r"entry 1: name: .*without '/'") as raised:
+        make_access(settings(keys_file=str(path)), {})
+    assert "\n" not in str(raised.value)
 
 
 def test_a_key_in_two_places_has_the_roles_of_both(tmp_path):
     path = keys_file(tmp_path, "- {name: a, key: k, roles: [scale]}\n")
-    settings = GatewaySettings.model_validate({"api_keys": ["k"], "keys_file": str(path)})
-    assert make_access(settings, {}).rights(asking("GET", "/", "k")["headers"]) == {
-        Right.INFER, Right.OBSERVE, Right.SCALE,
-    }  # fmt: skip
+    access = make_access(settings(api_keys=["k"], keys_file=str(path)), {})
+    assert access.admit(asking("GET", "/", "k")).rights == {Right.INFER, Right.OBSERVE, Right.SCALE}
 
 
 def test_the_file_is_read_again_when_it_changes_and_a_bad_one_changes_nothing(tmp_path, caplog):
@@ -119,7 +180,7 @@ def test_the_file_is_read_again_when_it_changes_and_a_bad_one_changes_nothing(tm
 
     def infers(key: str) -> bool:
         now[0] += 1.1
-        return access.refusal(asking("POST", "/v1/completions", key)) is None
+        return refusal(access, asking("POST", "/v1/completions", key)) is None
 
     assert infers("old")
     keys_file(tmp_path, "- {name: a, key: newer, roles: [infer]}\n")
@@ -174,7 +235,7 @@ def test_a_file_that_cannot_be_used_is_one_line_without_the_key(tmp_path, text, 
 
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="No such file"):
-        make_access(GatewaySettings.model_validate({"keys_file": str(tmp_path / "none")}), {})
+        make_access(settings(keys_file=str(tmp_path / "none")), {})
 
 
 def test_every_path_that_is_served_has_a_role(tmp_path):
@@ -209,11 +270,9 @@ def test_limits_of_keys_are_shared_among_gateways(tmp_path: Path) -> None:
         tmp_path,
         "- {name: a, key: k, roles: [infer], limits: {requests_at_once: 3, tokens_per_minute: 90}}\n",
     )
-    settings = {"keys_file": str(path), "replicas": 2}
-    limits = (
-        make_access(GatewaySettings.model_validate(settings)).holder([(b"authorization", b"Bearer k")]).limits
-    )
+    two = settings(keys_file=str(path), replicas=2)
+    limits = make_access(two).admit(asking("GET", "/", "k")).limits
     assert limits is not None
     assert (limits.requests_at_once, limits.tokens_per_minute) == (1, 45)
     with pytest.raises(ConfigError, match=r"a: limits: requests_at_once: 3 is too little to share among 4"):
-        make_access(GatewaySettings.model_validate({**settings, "replicas": 4}))
+        make_access(settings(keys_file=str(path), replicas=4))
