@@ -5,10 +5,10 @@
                ◀── another nonce, and the proof of the end that is called
                the gateway's proof ──▶
     then       pickled lists of messages both ways
-    proof      HMAC-SHA256 of who speaks and both nonces, by a secret that only Ray's calls tell
+    proof      HMAC-SHA256 of the sending end and both nonces, by a secret that travels in Ray's calls only
 
-Until the other end has shown its proof, nothing of it is unpickled, and its frames are as long as a proof at
-most. It has some seconds for that. What is sent is not encrypted, as what Serve's own handles send is not.
+Until the other end has proved itself, nothing from it is unpickled, and its frames may be as long as a proof.
+It has some seconds for that. What is sent is not encrypted, as what Serve's own handles send is not.
 
 All that is posted in one pass of the event loop is one frame: an engine that batches produces a token for
 each of its requests at the same moment, and a frame costs as much as some tokens.
@@ -36,7 +36,7 @@ KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_
 
 
 class Address(NamedTuple):
-    """Where one listens, and the secret of all who may call there."""
+    """Where a `SecretListener` listens, and its secret."""
 
     host: str
     port: int
@@ -44,7 +44,7 @@ class Address(NamedTuple):
 
 
 class Wire(asyncio.Protocol):
-    """One end. `received` gets the messages, `over` is called once when the connection has ended."""
+    """One end. `received` gets the messages; `connection_ended` is called once."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret, self._nonce = secret, secrets.token_bytes(NONCE_BYTES)
@@ -54,14 +54,14 @@ class Wire(asyncio.Protocol):
         self.transport: asyncio.Transport
         self.trusted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the other end has shown its proof. ConnectionError where it does not."""
-        # Not everybody waits for it.
+        # Where nothing waits for it, asyncio would log an exception that was never retrieved.
         self.trusted.add_done_callback(lambda future: future.cancelled() or future.exception())
 
     def received(self, messages: Any) -> None:  # noqa: ANN401 - whatever the other end posted
         """The messages of one frame."""
         raise NotImplementedError
 
-    def over(self) -> None:
+    def connection_ended(self) -> None:
         """The connection has ended."""
         raise NotImplementedError
 
@@ -85,7 +85,7 @@ class Wire(asyncio.Protocol):
         if not self.trusted.done():
             self.trusted.set_exception(ConnectionError(f"the connection ended: {error or 'closed'}"))
         self.ended = True
-        self.over()
+        self.connection_ended()
 
     def data_received(self, data: bytes) -> None:
         """Some bytes: all the frames that are whole."""
@@ -147,23 +147,23 @@ class Wire(asyncio.Protocol):
         return hmac.digest(self._secret, who + calling + called, "sha256")
 
 
-class CallingEnd(Wire):
+class ClientConnection(Wire):
     """The end that connects; messages may be sent once `trusted` is done."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin."""
+        """Send the nonce."""
         super().connection_made(transport)
         self._send(self._nonce)
 
     def _shown(self, frame: bytes) -> None:
         nonce, proof = frame[:NONCE_BYTES], frame[NONCE_BYTES:]
         if not hmac.compare_digest(proof, self._proof(CALLED, self._nonce, nonce)):
-            raise ConnectionError("whoever listens there is not the one that was looked for")
+            raise ConnectionError("the listener is not the one of this address: it does not know the secret")
         self._send(self._proof(CALLING, self._nonce, nonce))
         self._trust()
 
 
-class CalledEnd(Wire):
+class ServerConnection(Wire):
     """The end that was connected to."""
 
     _theirs = b""
@@ -180,20 +180,20 @@ class CalledEnd(Wire):
             raise ConnectionError("a wrong secret")
 
 
-End = TypeVar("End", bound=CallingEnd)
+End = TypeVar("End", bound=ClientConnection)
 
 
-class Door:
-    """Listens from the first question for its address until it is closed, on a free port of `host()`."""
+class SecretListener:
+    """Listens on a free port of `host()`, from the first call of `address` until it is closed."""
 
-    def __init__(self, host: Callable[[], str], end: Callable[[bytes], CalledEnd]) -> None:
-        """`end(secret)` makes our end of a connection."""
+    def __init__(self, host: Callable[[], str], end: Callable[[bytes], ServerConnection]) -> None:
+        """`end(secret)` makes the server's end of a connection."""
         self._host, self._end, self._secret = host, end, secrets.token_bytes(SECRET_BYTES)
         self._listening: asyncio.Task[asyncio.Server] | None = None
 
     @property
     def begun(self) -> bool:
-        """Whether anybody has asked for the address."""
+        """Whether the address was ever asked for."""
         return self._listening is not None
 
     async def address(self) -> Address:
@@ -206,7 +206,7 @@ class Door:
         return Address(host, port, self._secret)
 
     async def close(self) -> None:
-        """Let nobody in any more; those that are in stay."""
+        """Stop accepting connections; existing ones stay open."""
         if self._listening is not None:
             (await self._listening).close()
 
@@ -217,7 +217,7 @@ class Door:
 
 
 async def connect(address: Address, end: Callable[[bytes], End]) -> End:
-    """The connection to whoever listens there, once both trust each other. OSError."""
+    """A connection to that address, once both ends trust each other. OSError."""
     host, port, secret = address
     made = end(secret)
     transport, _ = await asyncio.get_running_loop().create_connection(lambda: made, host, port)

@@ -19,7 +19,7 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any
 
-from actors.wire import Address, CalledEnd, Door
+from actors.wire import Address, SecretListener, ServerConnection
 from serve_apps.engines.protocol import EngineError
 from serve_apps.membership import ReplicaGone
 
@@ -38,26 +38,26 @@ class CallServer:
         self.methods = methods
         self.closing = False
         self.connections: set[_Connection] = set()
-        self._door = Door(host, partial(_Connection, self))
+        self._listener = SecretListener(host, partial(_Connection, self))
 
     @property
     def begun(self) -> bool:
-        """Whether the address has been asked for."""
-        return self._door.begun
+        """Whether anybody has asked for the address."""
+        return self._listener.begun
 
     async def address(self) -> Address:
         """Where it listens. ReplicaGone."""
         if self.closing:
             raise ReplicaGone("it shuts down")
-        return await self._door.address()
+        return await self._listener.address()
 
     async def close(self) -> None:
         """Take nothing new, and return when what runs has ended and is sent."""
         self.closing = True
         while tasks := [task for connection in self.connections for task in connection.tasks.values()]:
             await asyncio.wait(tasks)
-        await self._door.close()
-        # Gateways let go of a replica when they learn that it has left; until then they are answered.
+        await self._listener.close()
+        # Gateways let go of a replica when they hear that it has left; until then they are answered.
         with suppress(TimeoutError):
             async with asyncio.timeout(LET_GO_WITHIN_S):
                 while self.connections:
@@ -66,7 +66,7 @@ class CallServer:
             connection.close()
 
 
-class _Connection(CalledEnd):
+class _Connection(ServerConnection):
     """One gateway, and its calls."""
 
     def __init__(self, server: CallServer, secret: bytes) -> None:
@@ -90,7 +90,7 @@ class _Connection(CalledEnd):
                 # Also of one that is cancelled before it has begun.
                 task.add_done_callback(partial(self._ran, key))
 
-    def over(self) -> None:
+    def connection_ended(self) -> None:
         """The gateway is gone."""
         self._server.connections.discard(self)
         for task in self.tasks.values():

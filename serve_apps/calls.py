@@ -42,7 +42,7 @@ from ray.serve.exceptions import (
 )
 from ray.serve.handle import DeploymentHandle
 
-from actors.wire import Address, CallingEnd, connect
+from actors.wire import Address, ClientConnection, connect
 from serve_apps.call_server import CHUNK, END, FAILED
 from serve_apps.compat_serve import cancel, lean
 from serve_apps.engines.protocol import EngineError, EngineFailed, PromptTooLong, Refused, TokenChunk, joined
@@ -197,7 +197,7 @@ class Output:
             self._waiter.set_result(None)
 
 
-class ReplicaConnection(CallingEnd):
+class ReplicaConnection(ClientConnection):
     """The connection to one replica, and the calls on it."""
 
     def __init__(self, secret: bytes, pool: "ConnectionPool", replica: str) -> None:
@@ -231,7 +231,7 @@ class ReplicaConnection(CallingEnd):
             else:
                 _finish(output, kind, value)
 
-    def over(self) -> None:
+    def connection_ended(self) -> None:
         """The connection is lost, or was let go of."""
         self._pool.lost(self._replica, self)
         for output in self.outputs.values():

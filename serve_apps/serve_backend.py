@@ -26,7 +26,7 @@ from serve_apps.gateway.backend import ChunkSink, Readiness, ReplicaLoad, Replic
 from serve_apps.membership import Member, Profile
 from serve_apps.paths import Begun, DirectPath, Phases, RoutedPath
 from serve_apps.routed.client import RouterClient, RouterLink
-from serve_apps.routed.line import ActorAddress, LineLink
+from serve_apps.routed.connection import ActorAddress, RouterConnection
 from serve_apps.routed.metrics import RoutingCounts
 from serve_apps.routed.replicas import ReplicaSurvey
 from serve_apps.routed.table import WaitLimits
@@ -134,7 +134,7 @@ class ServeBackend:
         if self._routed is None:
             routing = self._config.routing
             self._client = RouterClient(
-                self._link or LineLink(ActorAddress(self._config)),
+                self._link or RouterConnection(ActorAddress(self._config)),
                 self._phases.pools,
                 lambda request: self._direct.place(request.request_id, critical=request.critical),
                 WaitLimits(

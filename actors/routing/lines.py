@@ -1,4 +1,4 @@
-"""The Router's ends of its lines to gateways (`actors.wire`; theirs is `serve_apps.routed.line`).
+"""The Router's ends of its lines to gateways (`actors.wire`; theirs is `serve_apps.routed.connection`).
 
 gateway ──▶   (name, Batch)
         ◀──   BatchAnswer, in the order of the batches; Messages in between
@@ -10,7 +10,7 @@ from functools import partial
 
 from actors.routing.gateway_sessions import GatewaySessions
 from actors.routing.messages import Batch
-from actors.wire import Address, CalledEnd, Door
+from actors.wire import Address, SecretListener, ServerConnection
 
 
 class GatewayLines:
@@ -25,17 +25,17 @@ class GatewayLines:
     ) -> None:
         """`handled` is called after each batch."""
         self._sessions, self._clock, self._handled = sessions, clock, handled
-        self._door = Door(host, partial(_Line, self))
+        self._listener = SecretListener(host, partial(_Line, self))
         self._lines: dict[str, _Line] = {}
         self._connected: set[_Line] = set()
 
     async def address(self) -> Address:
         """Where it listens."""
-        return await self._door.address()
+        return await self._listener.address()
 
     async def close(self) -> None:
         """Let nobody in any more, and end all lines."""
-        await self._door.close()
+        await self._listener.close()
         for line in self._connected:
             line.transport.abort()
         while self._connected:
@@ -69,7 +69,7 @@ class GatewayLines:
         self._handled()
 
 
-class _Line(CalledEnd):
+class _Line(ServerConnection):
     def __init__(self, lines: GatewayLines, secret: bytes) -> None:
         super().__init__(secret)
         self._lines = lines
@@ -79,5 +79,5 @@ class _Line(CalledEnd):
         for name, batch in messages:
             self._lines.exchange(self, name, batch)
 
-    def over(self) -> None:
+    def connection_ended(self) -> None:
         self._lines.over(self)

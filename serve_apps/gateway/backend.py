@@ -166,8 +166,8 @@ class Timeline:
         self.steps.append(made)
         return made
 
-    def over(self, times: EngineTimes | None = None) -> None:
-        """No step goes on; `times` are what the last one's replica says."""
+    def close(self, times: EngineTimes | None = None) -> None:
+        """End all steps; `times` are those of the last one's replica."""
         for each in self.steps:
             each.end()
         if times is not None and self.steps:

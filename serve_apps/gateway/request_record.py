@@ -105,7 +105,7 @@ class RequestRecord:
     ) -> None:
         """The output is complete; it counts if it also arrives. `times` are the replica's."""
         self.reason, self.cached_tokens = reason, cached_tokens
-        self.timeline.over(times)
+        self.timeline.close(times)
 
     def failed(self, fault: Fault) -> None:
         """The client gets this instead of an answer, or of the rest of it."""
@@ -114,7 +114,7 @@ class RequestRecord:
     def ended(self, outcome: Outcome, status: int | None = None) -> None:
         """The request is over, and nothing of it goes on."""
         self.outcome, self.status = outcome, status
-        self.timeline.over()
+        self.timeline.close()
         self.ended_s = self.timeline.clock()
         took_s, ttft_s, tpot_s = self.ended_s - self.arrived_s, self.ttft_s, self.tpot_s
         metrics = self._metrics

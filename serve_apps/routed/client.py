@@ -1,7 +1,7 @@
-"""The gateway's line to the Router: events go out in batches, placements come back, and none gets lost.
+"""The gateway's dialogue with the Router: events go out in batches, placements come back, and none gets lost.
 
     out    one call at a time. A request that wants a place goes at once, or with the next call when one is
-           under way; everything else waits for company, `LINGER_S` at most
+           under way; everything else waits up to `LINGER_S` for more events
     back   answers to these calls, and messages at any time: for requests that were held, and for those whose
            placement is taken over by another
 

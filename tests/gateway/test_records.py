@@ -255,7 +255,7 @@ def test_the_command_has_each_step_in_its_place(capsys: pytest.CaptureFixture[st
     with pytest.raises(BackendError), timeline.step("decode", "d#1"):
         raise BackendError("it died")
     timeline.step("decode", "d#2")
-    timeline.over(TIMES)
+    timeline.close(TIMES)
     record.ended("ok", 200)
     print_record(record.document())
     said = [line.strip() for line in capsys.readouterr().out.splitlines() if " ms  " in line]

@@ -18,7 +18,7 @@ from headway.config import HeadwayConfig, load_config
 from headway.engine.observed_latency import LatencyReport
 from headway.profiling import Phase
 from headway.routing import RequestSlo
-from serve_apps.routed.line import ActorAddress, LineLink
+from serve_apps.routed.connection import ActorAddress, RouterConnection
 from tests.actors.router_cases import asked, batch, hello, ready
 from tests.ray.clusters import wait_until
 from tests.ray.live_system import pids
@@ -48,7 +48,7 @@ def tell(*said: Batch) -> list[BatchAnswer]:
     """What a gateway of the name `g` is answered to each of these, all on one connection."""
 
     async def told() -> list[BatchAnswer]:
-        link = LineLink(ActorAddress(settings()))
+        link = RouterConnection(ActorAddress(settings()))
         answers = [await link.exchange("g", each) for each in said]
         link.close()
         return answers

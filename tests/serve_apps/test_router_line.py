@@ -12,7 +12,7 @@ from actors.wire import Address
 from headway.planning import Role
 from serve_apps.membership import Membership
 from serve_apps.routed.client import RouterClient, Unreachable
-from serve_apps.routed.line import LineLink
+from serve_apps.routed.connection import RouterConnection
 from serve_apps.routed.table import WaitLimits
 from tests.actors.router_cases import asked, batch, hello, ready, sessions
 from tests.patience import PATIENCE_S, eventually
@@ -34,8 +34,8 @@ class World:
     def _handle(self) -> None:
         self.handled += 1
 
-    def link(self) -> LineLink:
-        return LineLink(self.address)
+    def link(self) -> RouterConnection:
+        return RouterConnection(self.address)
 
     async def address(self) -> Address:
         return await self.lines.address()
@@ -127,9 +127,9 @@ def test_without_a_router_there_is_no_way_there() -> None:
             return address
 
         with pytest.raises(Unreachable, match="cannot be connected to"):
-            await LineLink(stale).exchange("g", hello())
+            await RouterConnection(stale).exchange("g", hello())
         with pytest.raises(Unreachable):
-            await LineLink(stale).collect()
+            await RouterConnection(stale).collect()
 
     play(scenario)
 

@@ -1,7 +1,7 @@
-"""The gateway's end of its line to the Router (`actors.wire`; the other end is `actors.routing.lines`).
+"""The gateway's connection to the Router (`actors.wire`; the other end is `actors.routing.lines`).
 
-The line is made for the first batch, and for the first one after it was lost. A call that is not waited for
-any longer ends it: its answer could be taken for the next one's.
+It is made for the first batch, and for the first one after it was lost. A call that is no longer waited for
+ends it: its answer could be taken for the next one's.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from ray.exceptions import RayError
 from actors import names
 from actors.routing.messages import Batch, BatchAnswer, Messages
 from actors.routing_actors import start_routing
-from actors.wire import Address, CallingEnd, connect
+from actors.wire import Address, ClientConnection, connect
 from headway.config import HeadwayConfig
 from serve_apps.routed.client import Unreachable
 
@@ -23,38 +23,38 @@ MISSED_S = 60.0
 """Seconds after which a router that has gone for good is started again."""
 
 
-class LineLink:
-    """The router that `find` tells the address of. One event loop, one call at a time. Unreachable."""
+class RouterConnection:
+    """Calls of the router, whose address `find` gives. One event loop, one call at a time. Unreachable."""
 
     def __init__(self, find: Callable[[], Coroutine[Any, Any, Address]]) -> None:
         self._find = find
-        self._line: _Line | None = None
+        self._connection: _Connection | None = None
 
     async def exchange(self, gateway: str, batch: Batch) -> BatchAnswer:
         """Events there, answers back."""
-        if self._line is None or self._line.ended:
+        if self._connection is None or self._connection.ended:
             try:
-                self._line = await connect(await self._find(), _Line)
+                self._connection = await connect(await self._find(), _Connection)
             except OSError as error:
                 raise Unreachable(f"the router cannot be connected to: {error}") from error
-        return await self._line.exchange(gateway, batch)
+        return await self._connection.exchange(gateway, batch)
 
     async def collect(self) -> Messages:
         """The next later placements and sheds."""
-        if self._line is None:
-            raise Unreachable("there is no line")
-        messages = await self._line.messages.get()
+        if self._connection is None:
+            raise Unreachable("there is no connection")
+        messages = await self._connection.messages.get()
         if messages is None:
-            raise Unreachable("the line has ended")
+            raise Unreachable("the connection has ended")
         return messages
 
     def close(self) -> None:
-        """End the line."""
-        if self._line is not None:
-            self._line.close()
+        """End the connection."""
+        if self._connection is not None:
+            self._connection.close()
 
 
-class _Line(CallingEnd):
+class _Connection(ClientConnection):
     def __init__(self, secret: bytes) -> None:
         super().__init__(secret)
         self.messages: asyncio.Queue[Messages | None] = asyncio.Queue()
@@ -62,7 +62,7 @@ class _Line(CallingEnd):
 
     async def exchange(self, gateway: str, batch: Batch) -> BatchAnswer:
         if self.ended:
-            raise Unreachable("the line has ended")
+            raise Unreachable("the connection has ended")
         self._answer = asyncio.get_running_loop().create_future()
         self.post((gateway, batch))
         try:
@@ -78,17 +78,17 @@ class _Line(CallingEnd):
             elif self._answer is not None and not self._answer.done():
                 self._answer.set_result(message)
 
-    def over(self) -> None:
+    def connection_ended(self) -> None:
         self.messages.put_nowait(None)
         if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(Unreachable("the line has ended"))
+            self._answer.set_exception(Unreachable("the connection has ended"))
 
 
 class ActorAddress:
     """Asks the Router actor of one model. Unreachable.
 
-    It is started where it has not been seen yet. Where it has, whoever ended it most likely ends this gateway
-    next; only one that stays gone is started again.
+    A router that was never seen is started. One that was seen and is gone was most likely ended together with
+    this gateway, so it is started again only after `MISSED_S`.
     """
 
     def __init__(self, config: HeadwayConfig) -> None:
