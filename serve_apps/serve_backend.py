@@ -28,7 +28,6 @@ from serve_apps.paths import Begun, DirectPath, Phases, RoutedPath
 from serve_apps.routed.client import RouterClient, RouterLink
 from serve_apps.routed.connection import ActorAddress, RouterConnection
 from serve_apps.routed.metrics import RoutingCounts
-from serve_apps.routed.replicas import ReplicaSurvey
 from serve_apps.routed.table import WaitLimits
 
 TOTALS = ("prompt_tokens", "cached_tokens", "external_tokens", "preemptions", "output_tokens")
@@ -47,7 +46,7 @@ class ServeBackend:
         link: RouterLink | None = None,
     ) -> None:
         """`link` is for tests; without it the Router actor is called."""
-        self._config, self._handles, self._link = config, handles, link
+        self._config, self._link = config, link
         self._timeout_s, self._began_s = config.gateway.request_timeout_s, time.monotonic()
         queue = config.routing.queue
         self._phases = Phases(handles, queue.max_wait_s)
@@ -142,7 +141,6 @@ class ServeBackend:
                     max_wait_s=routing.queue.max_wait_s,
                     most_waiting=routing.queue.max_requests,
                 ),
-                ReplicaSurvey(self._handles, self._phases.pools),
                 ask_blocks=self._phases.known_blocks,
             )
             self._routed = RoutedPath(self._client, self._phases)

@@ -9,8 +9,7 @@ An event that cannot be handled is counted and logged (`Faults`) and changes not
 that could not be placed, by its own event or while another's was handled, is forgotten, and its gateway is
 asked to place it.
 
-After a restart the router has no sessions: the first gateway to say hello is asked to survey the replicas,
-and requests found there that no gateway has named yet are kept without an owner.
+After a restart the router has no sessions: each gateway says hello with all requests that it has.
 
 Pure but for that log: the time is an argument, and never goes backwards for the router, whatever clocks
 gateways have.
@@ -23,7 +22,7 @@ from dataclasses import replace
 from math import inf
 from typing import ParamSpec
 
-from actors.routing.gateways import NOBODY, Gateways, later
+from actors.routing.gateways import Gateways, later
 from actors.routing.messages import (
     Advanced,
     Again,
@@ -39,7 +38,6 @@ from actors.routing.messages import (
     Placed,
     Prefilled,
     Submit,
-    Surveyed,
 )
 from headway.routing import RequestFault
 from headway.routing.router import Router
@@ -84,7 +82,6 @@ class GatewaySessions:
     def __init__(self, router: Router) -> None:
         self.router, self.gateways = router, Gateways()
         self._now_s = -inf
-        self._surveyed = False
         self._faults = Faults()
 
     def metrics(self) -> Figures:
@@ -108,14 +105,11 @@ class GatewaySessions:
         messages, figures = self.gateways.take(name), None
         if now_s >= gateway.figures_s + FIGURES_S:
             gateway.figures_s, figures = now_s, self.metrics()
-        survey = batch.hello and not self._surveyed
-        self._surveyed = self._surveyed or batch.hello
         return BatchAnswer(
             known=True,
             messages=messages,
             queued=self.router.queued,
             figures=figures,
-            survey=survey,
             unread=tuple(self.router.take_unread()),
         )
 
@@ -201,16 +195,12 @@ class GatewaySessions:
                 self._deliver(router.replica_changed(at_s, event.update))
             case Placed():
                 self._placed(name, shift_s, event)
-            case Surveyed():
-                for running in event.running:
-                    if self.gateways.owned(running.request.request_id) is None:
-                        self._attempt("Surveyed", self._enter, NOBODY, shift_s, at_s, running)
             case Again():
                 self._again(name, shift_s, event)
 
     def _submit(self, name: str, shift_s: float, event: Submit) -> None:
         request = _shifted(event.request, shift_s)
-        self.gateways.own(request.request_id, name, event.at_s)
+        self.gateways.own(request.request_id, name)
         self._deliver(self.router.submit(event.at_s, request))
 
     def _again(self, name: str, shift_s: float, event: Again) -> None:
@@ -240,7 +230,7 @@ class GatewaySessions:
             output_tokens=running.output_tokens,
         )
         request_id = restored.request.request_id
-        self.gateways.own(request_id, name, now_s, restored.placement)
+        self.gateways.own(request_id, name, restored.placement)
         outcome = self.router.restore(now_s, (restored,))
         if request_id not in self.router:
             self.gateways.release(request_id)

@@ -1,9 +1,7 @@
 """The gateways of one router: the owner of each request, and the messages that wait for each gateway.
 
 A gateway whose connection has ended, or that says nothing for `SILENT_S`, is gone, and its requests with it:
-replicas end what they run for a gateway that has died, and one that has not says anew what it has. A request
-that was found on a replica and that no gateway has named yet belongs to `NOBODY`, and is kept for `ORPHAN_S`,
-since it loads the replica all the same; its outcomes are dropped.
+replicas end what they run for a gateway that has died, and one that has not says anew what it has.
 """
 
 from dataclasses import dataclass, field
@@ -13,8 +11,6 @@ from actors.routing.messages import Messages
 from headway.routing.types import Placement, RoutingOutcome, Shed
 
 SILENT_S = 30.0
-ORPHAN_S = 30.0
-NOBODY = ""
 
 
 @dataclass(slots=True)
@@ -35,7 +31,6 @@ class OwnedRequest:
     """The owner of a request, and where the router put it; None while it is held."""
 
     gateway: str
-    since_s: float
     placement: Placement | None = None
 
 
@@ -58,9 +53,9 @@ class Gateways:
         gateway = self._gateways[name] = Gateway(session, now_s, shift_s)
         return gateway
 
-    def own(self, request_id: str, name: str, now_s: float, placement: Placement | None = None) -> None:
-        """The request is this gateway's, or `NOBODY`'s."""
-        self._owned[request_id] = OwnedRequest(name, now_s, placement)
+    def own(self, request_id: str, name: str, placement: Placement | None = None) -> None:
+        """The request is this gateway's."""
+        self._owned[request_id] = OwnedRequest(name, placement)
 
     def owned(self, request_id: str) -> OwnedRequest | None:
         """The owner and placement of a request, None if it is not here."""
@@ -108,15 +103,11 @@ class Gateways:
         return [name for name, one in self._gateways.items() if one.placements or one.sheds or one.failed]
 
     def forget_silent(self, now_s: float) -> list[str]:
-        """Forget gateways that have gone; their requests, and those without an owner for too long."""
+        """Forget gateways that have gone; their requests."""
         for name in [name for name, one in self._gateways.items() if one.heard_s < now_s - SILENT_S]:
             del self._gateways[name]
-        return [
-            request_id
-            for request_id, owned in self._owned.items()
-            if owned.gateway not in self._gateways
-            and (owned.gateway != NOBODY or owned.since_s < now_s - ORPHAN_S)
-        ]
+        owned = self._owned.items()
+        return [request_id for request_id, one in owned if one.gateway not in self._gateways]
 
     def _released_by(self, request_id: str) -> Gateway | None:
         owned = self._owned.pop(request_id, None)

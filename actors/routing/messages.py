@@ -94,14 +94,7 @@ class Placed(NamedTuple):
     running: OnReplica
 
 
-class Surveyed(NamedTuple):
-    """The requests that replicas report, of any gateway."""
-
-    at_s: float
-    running: tuple[OnReplica, ...]
-
-
-Event = Submit | Again | Prefilled | FirstToken | Advanced | Completed | Failed | Changed | Placed | Surveyed
+Event = Submit | Again | Prefilled | FirstToken | Advanced | Completed | Failed | Changed | Placed
 
 
 class Batch(NamedTuple):
@@ -127,14 +120,12 @@ class Messages(NamedTuple):
 class BatchAnswer(NamedTuple):
     """The answer to a batch. `known` false: the router has no such session, it wants a hello.
 
-    `queued` requests of all gateways wait in the router. `figures` come about once a second. `survey`: the
-    router began anew and asks for what the replicas have. Of `unread` replicas it wants all cached blocks:
-    what changed was of no use.
+    `queued` requests of all gateways wait in the router. `figures` come about once a second. Of `unread`
+    replicas it wants all cached blocks: what changed was of no use.
     """
 
     known: bool
     messages: Messages = Messages()
     queued: int = 0
     figures: Figures | None = None
-    survey: bool = False
     unread: tuple[str, ...] = ()

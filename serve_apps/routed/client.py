@@ -15,11 +15,11 @@ import itertools
 import logging
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context
 from typing import Any, Protocol
 
-from actors.routing.messages import Batch, BatchAnswer, Messages, OnReplica
+from actors.routing.messages import Batch, BatchAnswer, Messages
 from headway.planning import Role
 from headway.routing.types import RouteRequest
 from serve_apps.membership import Membership
@@ -43,7 +43,6 @@ SIGN_S = 10.0
 """Seconds between two signs of life of a gateway that has nothing else to say."""
 
 logger = logging.getLogger("ray.serve")
-AskReplicas = Callable[[], Coroutine[Any, Any, Sequence[OnReplica]]]
 
 
 class Unreachable(Exception):
@@ -64,7 +63,7 @@ class RouterLink(Protocol):
 
 
 class RouterClient:
-    """The dialogue of one gateway. Made and used on one event loop; `survey`, `ask_blocks` ask replicas."""
+    """The dialogue of one gateway. Made and used on one event loop; `ask_blocks` asks replicas."""
 
     def __init__(
         self,
@@ -72,13 +71,12 @@ class RouterClient:
         pools: Mapping[Role, Membership],
         fallback: Fallback,
         limits: WaitLimits,
-        survey: AskReplicas,
         *,
         ask_blocks: AskBlocks | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = uuid.uuid4().hex
-        self._link, self._survey = link, survey
+        self._link = link
         self._table = RequestTable(pools, fallback, limits, clock, self._wake)
         self._feed = None if ask_blocks is None else KnownBlocksFeed(pools, ask_blocks, self._table.known)
         self._greeted = self._report = self._sign = False
@@ -156,8 +154,6 @@ class RouterClient:
                 self._feed.restart()
         if self._feed is not None and answer.unread:
             self._feed.unread(answer.unread)
-        if answer.survey:
-            self._begin(self._look())
 
     async def _listen(self) -> None:
         while True:
@@ -177,14 +173,6 @@ class RouterClient:
             if not self._table.idle or self._sign:
                 self._report = True
                 self._wake(urgent=True)
-
-    async def _look(self) -> None:
-        """Send a router that began anew the requests that the replicas have."""
-        try:
-            self._table.found(await self._survey())
-        except Exception:
-            # It is a help and no more: every gateway reports its own requests.
-            logger.warning("the replicas could not be asked what they have", exc_info=True)
 
     async def _pause(self, error: Exception | None) -> None:
         if error is not None and not self._table.down:

@@ -13,7 +13,7 @@ is higher and no token has come; else it is old news: the events that follow set
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -32,7 +32,6 @@ from actors.routing.messages import (
     Placed,
     Prefilled,
     Submit,
-    Surveyed,
 )
 from headway.planning import Role
 from headway.routing.types import KnownBlocks, OutputProgress, Placement, RouteRequest, Shed, ShedReason
@@ -137,12 +136,6 @@ class RequestTable:
         """Its engine says what it had of the prompt: compare it with what was thought when it was placed."""
         if routed.placement is not None and routed.placement.cached_by:
             self.counts.reused(routed.placement, routed.request.input_tokens, cached_tokens)
-
-    def found(self, running: Sequence[OnReplica]) -> None:
-        """Requests that were found on replicas; arrivals count as of now, on whichever clock they were."""
-        now_s = self._clock()
-        rows = tuple(row._replace(request=replace(row.request, arrival_s=now_s)) for row in running)
-        self._push(Surveyed(now_s, rows))
 
     def hello(self) -> Batch:
         """All that there is, for a router that begins a session."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from actors.routing.gateways import ORPHAN_S, SILENT_S
+from actors.routing.gateways import SILENT_S
 from actors.routing.messages import (
     Again,
     Changed,
@@ -12,7 +12,6 @@ from actors.routing.messages import (
     OnReplica,
     Placed,
     Submit,
-    Surveyed,
 )
 from headway.planning import Role
 from headway.routing import ReplicaLoad, ReplicaUpdate, ShedReason
@@ -130,28 +129,6 @@ def test_a_request_placed_by_its_gateway_takes_the_place_of_the_routers_choice()
     assert set(placed(answer).values()) == {"a", "b"}
 
 
-def test_only_the_first_gateway_is_asked_to_survey_the_replicas():
-    made = sessions()
-    assert made.exchange(0.0, "one", hello()).survey
-    assert not made.exchange(0.0, "two", hello()).survey
-    assert not made.exchange(0.0, "one", hello(session=2)).survey
-
-
-def test_what_a_survey_finds_is_adopted_by_its_gateway_or_forgotten():
-    made = sessions()
-    made.exchange(0.0, "one", hello(ready("a")))
-    found = (on("a", asked("r")), on("a", asked("s")))
-    made.exchange(1.0, "one", batch(Surveyed(1.0, found)))
-    assert made.router.running == 2
-    made.exchange(2.0, "two", hello(Placed(2.0, on("a", asked("r")))))
-    assert made.router.running == 2
-    made.exchange(1.0 + ORPHAN_S, "two", batch())
-    made.expire(1.5 + ORPHAN_S)
-    assert made.router.running == 1
-    made.exchange(2.0 + ORPHAN_S, "two", batch(Failed(2.0, "r")))
-    assert made.router.running == 0
-
-
 def test_a_silent_gateway_is_gone_and_its_requests_with_it():
     made = sessions()
     made.exchange(0.0, "one", hello(ready("a"), Submit(0.0, asked("r"))))
@@ -259,21 +236,6 @@ def test_held_requests_that_cannot_be_placed_are_given_back_and_hold_nobody_up(m
     assert made.router.running == 3
 
 
-def test_a_survey_goes_on_behind_a_request_that_cannot_be_taken_up():
-    made = sessions()
-    made.exchange(0.0, "g", hello(ready("a")))
-    works = made.router.restore
-
-    def broken(now_s, running):
-        if running[0].request.request_id == "bad":
-            raise Broken
-        return works(now_s, running)
-
-    made.router.restore = broken
-    made.exchange(1.0, "g", batch(Surveyed(1.0, (on("a", asked("bad")), on("a", asked("r"))))))
-    assert made.router.running == 1
-
-
 def test_what_is_due_and_cannot_be_done_does_not_keep_gateways_that_have_gone():
     made = sessions()
     made.exchange(0.0, "g", hello())
@@ -300,14 +262,6 @@ def test_deadlines_are_on_the_gateways_clock_whatever_the_routers_is():
     second.expire(placement.deadline_s + 44.0)
     (colocated,) = second.gateways.take("g").placements
     assert (colocated.split, colocated.attempt) == (False, 2)
-
-
-def test_a_lost_attempt_of_nobodys_request_is_answered_to_the_gateway_that_asks():
-    made = sessions()
-    made.exchange(0.0, "one", hello(ready("a"), ready("b")))
-    made.exchange(0.0, "two", hello())
-    made.exchange(1.0, "one", batch(Surveyed(1.0, (on("a", asked("r")),))))
-    assert placed(made.exchange(2.0, "two", batch(gone("a"), Again(2.0, asked("r"))))) == {"r": "b"}
 
 
 def test_a_gateway_whose_connection_has_ended_is_gone_until_it_says_hello():

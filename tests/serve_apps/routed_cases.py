@@ -1,12 +1,12 @@
 """A gateway's client over a router in this process that can be slow, stall, die and come back."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from math import inf
 from typing import Any
 
 from actors.routing.gateway_sessions import GatewaySessions
-from actors.routing.messages import Batch, BatchAnswer, Messages, OnReplica
+from actors.routing.messages import Batch, BatchAnswer, Messages
 from headway.planning import Role
 from headway.routing import Placement, RouteRequest
 from serve_apps.gateway.backend import NotReady, Overloaded
@@ -94,7 +94,7 @@ class Line:
 
 
 class Gateway:
-    """A client, its pool of mixed replicas, and what the replicas would answer to a survey.
+    """A client, and its pool of mixed replicas.
 
     Without the router there is room for `room` requests, and for critical ones.
     """
@@ -104,14 +104,12 @@ class Gateway:
     ) -> None:
         self.line, self.pool = line, Membership()
         self.pool.update((replica, {}) for replica in replicas)
-        self.found: Sequence[OnReplica] = ()
-        self.surveys, self.room = 0, inf
+        self.room = inf
         self.client = RouterClient(
             line,
             {Role.MIXED: self.pool},
             self._fall_back,
             WaitLimits(**patience),
-            self._survey,
             ask_blocks=ask_blocks,
             clock=asyncio.get_running_loop().time,
         )
@@ -130,10 +128,6 @@ class Gateway:
             profile="least_load",
             reason="fallback",
         )
-
-    async def _survey(self) -> Sequence[OnReplica]:
-        self.surveys += 1
-        return self.found
 
 
 def play(scenario: Any, *replicas: str, settings: dict[str, Any] | None = None, **patience: float) -> None:

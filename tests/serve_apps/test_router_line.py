@@ -44,11 +44,8 @@ class World:
         pool = Membership()
         pool.update((replica, {}) for replica in replicas)
 
-        async def survey() -> tuple[()]:
-            return ()
-
         limits = WaitLimits(call_timeout_s=PATIENCE_S)
-        made = RouterClient(self.link(), {Role.MIXED: pool}, lambda _: None, limits, survey)
+        made = RouterClient(self.link(), {Role.MIXED: pool}, lambda _: None, limits)
         self.closing.append(made.close)
         return made
 
