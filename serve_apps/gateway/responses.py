@@ -8,7 +8,6 @@ it, as vLLM's server does.
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from starlette.types import Send
 
@@ -99,22 +98,6 @@ class Channel:
         )
 
 
-class Answer(Protocol):
-    """The output of one request on its way to the client."""
-
-    def add_headers(self, headers: HeaderList) -> None:
-        """Add to the headers of the response, before its first bytes."""
-
-    async def part(self, part: bytes, *, last: bool = False) -> None:
-        """Some bytes of it; nothing may follow the last."""
-
-    def push(self, part: bytes) -> bool:
-        """The same without a wait, for what is not the last; False where that cannot be."""
-
-    def close(self) -> None:
-        """The request is over: nothing goes out by itself any more."""
-
-
 class StreamedAnswer:
     """Server-sent events."""
 
@@ -128,17 +111,17 @@ class StreamedAnswer:
         self._headers = [*self._headers, *headers]
 
     async def part(self, part: bytes, *, last: bool = False) -> None:
-        """Some events."""
+        """Some events; nothing may follow the last."""
         if not self._channel.started:
             await self._channel.start_stream(self._headers)
         await self._channel.event(part, last=last)
 
     def push(self, part: bytes) -> bool:
-        """Some events."""
+        """Some events at once, but not the last; False where that cannot be."""
         return self._channel.push(part)
 
     def close(self) -> None:
-        """Nothing does."""
+        """The request is over."""
 
 
 HEARTBEAT = b": headway\n\n"
@@ -206,4 +189,8 @@ class WholeAnswer:
         return True
 
     def close(self) -> None:
-        """Nothing does."""
+        """The request is over."""
+
+
+Answer = StreamedAnswer | WholeAnswer
+"""The output of one request on its way to the client."""

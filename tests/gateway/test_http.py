@@ -78,19 +78,6 @@ def test_a_client_gone_after_the_first_token(serve: Serve, stream):
     until(lambda: running.app.state.metrics.requests["aborted"] == 1)
 
 
-def test_a_client_that_resets_in_mid_stream_of_many_chunks(serve: Serve):
-    # Minutes of it: however late the client leaves, there is more to come.
-    endless = [TokenChunk("x ", 1), 0.001] * 200_000
-    backend = ScriptedBackend(endless)
-    running = serve(backend)
-    connection = open_request(running, ASKED | {"stream": True})
-    assert connection.recv(100)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    connection.close()
-    until(lambda: backend.aborted == 1)
-    assert backend.completed == 0
-
-
 def test_a_client_gone_while_it_sends_its_body(serve: Serve):
     backend = ScriptedBackend([WAIT])
     running = serve(backend)

@@ -178,15 +178,6 @@ def test_invalid_requests_are_no_arrivals_and_not_judged():
     assert app.state.metrics.slo_requests == {True: 0, False: 0}
 
 
-def test_shed_requests_are_arrivals():
-    app = gateway([Overloaded("full")])
-    ask(app)
-    seen = scrape(app)
-    assert seen["headway_requests_total", ("shed",)] == 1
-    assert seen["headway_request_arrivals_total", ()] == 1
-    assert seen["headway_request_output_tokens_sum", ("shed",)] == 0
-
-
 def test_requests_of_a_class_that_are_lost_are_listed_with_those_that_end_well():
     metrics = gateway([]).state.metrics
     targets = SloTargets(slo=RequestSlo(ttft_s=0.5), slo_class="urgent", class_place=2)

@@ -221,18 +221,6 @@ def test_without_the_router_nobody_waits_longer_than_it_would_hold_them_nor_more
     play(scenario, "a", max_wait_s=20.0, most_waiting=2)
 
 
-def test_who_waits_at_the_gateway_waits_as_long_when_a_router_that_hangs_is_given_up():
-    async def scenario(gateway: Gateway, line: Line) -> None:
-        await greeted(gateway)
-        line.stall()
-        gateway.room, begun_s = 0, now()
-        with pytest.raises(Overloaded, match="saturated"):
-            await gateway.client.submit(request("r")).placed()
-        assert now() - begun_s == pytest.approx(40.0)
-
-    play(scenario, "a", max_wait_s=40.0)
-
-
 def test_many_that_wait_are_placed_without_a_long_pause_for_others():
     async def scenario(gateway: Gateway, line: Line) -> None:
         await greeted(gateway)
