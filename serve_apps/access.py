@@ -1,4 +1,4 @@
-"""Who may do what: API keys, the roles (`Right`) that they have, and the roles that a request needs.
+"""API keys, the roles (`Right`) that they have, and the roles that a request needs.
 
     access = make_access(config.gateway)        # ConfigError, one line
     holder = access.admit(scope)                # Unauthorized (401), Forbidden (403)
@@ -115,7 +115,7 @@ class KeyLimits(Settings):
 class Holder:
     """The name, the roles and the limits of a key; `alone` where no key has another name.
 
-    `tenant` tells it from all other keys (`routing.tenants`): its name, or of a key without one `key-` and
+    `tenant` is unique (`routing.tenants`): the name of the key, or of one without a name `key-` and
     the first 8 hexadecimal digits of its SHA-256.
     """
 
@@ -131,7 +131,7 @@ Keys = Mapping[bytes, Holder]
 
 
 class KeyEntry(Settings):
-    """One entry of a keys file; `sha256` is the hexadecimal digest, for who would not write the key down."""
+    """One entry of a keys file; `sha256` is the hexadecimal digest, in place of the key itself."""
 
     name: str = Field(min_length=1)
     key: SecretStr | None = None
@@ -252,7 +252,7 @@ class Access:
         return {holder.tenant for holder in self._keys.values()}
 
     def admit(self, scope: Scope) -> Holder:
-        """Whose request it is. Unauthorized or Forbidden where it may not be made."""
+        """The holder of the key of a request. Unauthorized or Forbidden where it may not be made."""
         method, path = scope["method"], scope["path"]
         needed, holder = needs(method, path), self._holder(scope["headers"])
         if needed is None:

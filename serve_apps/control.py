@@ -4,7 +4,7 @@
     serve run serve_apps.control:app
 
 `build` takes what `serve_apps.disagg:build` takes (`serve_apps.arguments`). `app` reads the file that
-HEADWAY_CONFIG names: there are no defaults that describe somebody's fleet. It is made when it is asked for,
+HEADWAY_CONFIG names: no defaults could describe a fleet of others. It is made when it is asked for,
 so that importing this module does nothing.
 """
 

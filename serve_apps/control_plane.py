@@ -114,7 +114,7 @@ class ActorControlPlane:
         return found
 
     async def update_settings(self, changes: Document, by: str) -> Document:
-        """Change settings at run time, all of them or none; `by` names who does."""
+        """Change settings at run time, all of them or none; `by` names the author."""
         try:
             changed: Document = await self._call(self._planner, "update_settings", dict(changes), by)
         except StoreAway as error:

@@ -63,7 +63,7 @@ class HttpServer:
         settings = uvicorn.Config(
             app,
             http=timed(self._limits),
-            # No route speaks WebSocket, and an upgrade that nobody makes would leave its request unanswered.
+            # No route speaks WebSocket; uvicorn would leave a request for an upgrade unanswered.
             ws="none",
             log_config=None,
             log_level="warning",
@@ -120,7 +120,7 @@ class HttpServer:
                 asyncio.get_running_loop().remove_reader(self._listener.clients)
                 self._listener.clients.close()
             close_listeners(self._server)
-            # Who has just connected sends its request; uvicorn would hang up on it.
+            # A client that has just connected is about to send its request; uvicorn would hang up on it.
             await asyncio.sleep(LAST_REQUESTS_S)
             self._server.should_exit = True
             await self._task

@@ -1,12 +1,12 @@
 """The socket on which an HTTP server listens, and how the next one in its place is handed it.
 
-    who is there                                 who comes
+    the holder                                   the newcomer
     holds a name, an abstract Unix socket's  ←   connects to it
     sends its sockets: the name's, the clients' →  accepts on the same one
 
-Both accept from one queue until the first one stops, so that no client is cut off, and the port is nobody
-else's at any time: the socket does not share it (`SO_REUSEPORT` would let in whoever asks for that too). The
-name lives as long as a process holds it; both sides refuse processes of other users.
+Both accept from one queue until the first one stops, so that no client is cut off. No other process can take
+the port meanwhile: the socket does not share it, as it would with `SO_REUSEPORT`, which Serve's proxies set.
+The name lives as long as a process holds it; both sides refuse processes of other users.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from contextlib import suppress
 PORTS_TRIED = 100
 BACKLOG = 2048
 ANSWERS_WITHIN_S = 2.0
-"""How long who is there has to hand its sockets over before it is asked again."""
+"""Seconds that the holder has to hand its sockets over before it is asked again."""
 GREETING = b"sockets"
 
 
@@ -66,9 +66,10 @@ class Listener:
 
 
 async def open_listener(host: str, port: int, place: str | None, within_s: float) -> Listener:
-    """Of our own, or that of who is in our place; no place, or any port: nobody is. OSError.
+    """A new socket, or the holder's where one is in this place. OSError.
 
-    One that does not answer is waited for so long: it holds the port, and nobody would find us at another.
+    Without a place, or for any port (0), there is no holder. One that does not answer is waited for up to
+    `within_s`: it holds the port, and clients would not find us at another.
     """
     if place is None or not port or sys.platform != "linux":
         return Listener(listening_socket(host, port), None)
@@ -79,7 +80,7 @@ async def open_listener(host: str, port: int, place: str | None, within_s: float
             return Listener(*await asyncio.to_thread(_opened, host, port, address))
         except TimeoutError as error:
             if time.monotonic() > deadline_s:
-                said = f"who holds port {port} of {host} before us does not hand it over"
+                said = f"the process that holds port {port} of {host} does not hand it over"
                 raise OSError(errno.EADDRINUSE, said) from error
 
 
@@ -95,7 +96,7 @@ def _opened(host: str, port: int, address: bytes) -> tuple[socket.socket, socket
             raise
     with there:
         if _user(there) != os.getuid():
-            # Somebody else's process: it is in nobody's way but the next one's, which can't be handed ours.
+            # Another user's process. It only keeps us from handing our sockets over to the next one.
             return listening_socket(host, port), None
         name, clients = _received(there)
     if _listens_there(clients, host, port):
@@ -106,7 +107,7 @@ def _opened(host: str, port: int, address: bytes) -> tuple[socket.socket, socket
 
 
 def _connected(address: bytes) -> socket.socket | None:
-    """To the one who holds the name, if anybody does."""
+    """A connection to the holder of the name, if there is one."""
     there = socket.socket(socket.AF_UNIX)
     there.settimeout(ANSWERS_WITHIN_S)
     try:
@@ -120,7 +121,7 @@ def _connected(address: bytes) -> socket.socket | None:
 
 
 def _named(address: bytes) -> socket.socket:
-    """The name, ours from now on. TimeoutError where somebody was faster."""
+    """Claim the name; TimeoutError if another process claimed it first."""
     name = socket.socket(socket.AF_UNIX)
     try:
         name.bind(address)
@@ -153,7 +154,7 @@ def _received(there: socket.socket) -> tuple[socket.socket, socket.socket]:
 
 
 async def _offer(name: socket.socket, clients: socket.socket) -> None:
-    """Hand both to each who asks."""
+    """Hand both to each process that connects."""
     loop = asyncio.get_running_loop()
     name.setblocking(False)
     while True:

@@ -157,7 +157,7 @@ class DirectPath:
         phases, prefill_replica, kv = self._phases, None, None
         if not phases.mixed:
             with timeline.step("route"):
-                # KV that nobody can take yet would only fill the prefill replica.
+                # KV that no decode replica can take yet would only fill the prefill replica.
                 await self._room(phases.decode_role)
                 await self._room(phases.prefill_role)
                 prefill_replica = await self._pick(phases.prefill_role, request.input_tokens)

@@ -71,7 +71,7 @@ class Limits:
     dropping: deque["TimedProtocol"] = field(default_factory=deque)
 
     def drop_later(self, connection: "TimedProtocol") -> None:
-        """Read the next part of it, for nobody, when it is its turn."""
+        """Discard more of an unwanted body, in turn."""
         self.dropping.append(connection)
         if len(self.dropping) == 1:
             connection.loop.call_later(DROPPED_EVERY_S, self._drop, connection.loop)
@@ -94,7 +94,7 @@ class TimedProtocol(Connection):
     _parts = 0
     _body_bytes = 0
     _fruitless = 0
-    """Bytes since there last was a head, or a part of a body that somebody waits for."""
+    """Bytes since there last was a head, or a part of a body that is read."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A connection, of which a request is expected."""
@@ -116,7 +116,7 @@ class TimedProtocol(Connection):
             if self.transport.is_closing():
                 return
         if self._in_body and self.idle:
-            # For nobody: the client may get rid of it, so that it reads its answer, but not at others' cost.
+            # Unwanted, but discarded: the client reads its answer only once it has sent all. Others go first.
             self.transport.pause_reading()
             self.limits.drop_later(self)
 

@@ -46,9 +46,9 @@ PAGE_EVERY_S = 0.1
 
 
 class Pages:
-    """Pages that need no key and cost milliseconds: each is for all who came since the last one was begun.
+    """Pages that need no key and cost milliseconds. One page answers all requests since the last was begun.
 
-    So whoever asks however often takes some percent of the event loop, and gets a page that is made later.
+    So a client that asks all the time takes some percent of the event loop at most.
     """
 
     def __init__(self, make: Callable[[str], Awaitable[Response]]) -> None:

@@ -1,6 +1,6 @@
 """The bodies of requests while they are read: how long, how large, of how many parts, and how much together.
 
-What is held is counted as it comes, and not as it is announced: who announces much and sends nothing takes no
+Bytes count as they come, not as they are announced: a client that announces much and sends nothing takes no
 room from others. A body counts until its request is read and valid; from then on requests are counted.
 
 Where there is no room for more, the body that came slowest so far (bytes since its first / time since) has to
@@ -151,7 +151,7 @@ class Bodies:
             finally:
                 self._coming.discard(body)
             if body.gave_way:
-                # Its last part came before it could be told.
+                # Its last part came before its time-out did.
                 raise self._too_slow(body)
             whole = b"".join(body.parts)
             body.parts.clear()

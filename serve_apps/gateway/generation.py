@@ -132,7 +132,7 @@ class Generation:
         except Exception:
             outcome, broken = "failed", Broken("The gateway failed; its log says why")
             record.failed(broken)
-            logger.exception("A request failed for a reason that nobody foresaw")
+            logger.exception("A request failed for an unforeseen reason")
             await _say(channel, broken)
         finally:
             # A cancellation from outside passes through and counts as aborted.

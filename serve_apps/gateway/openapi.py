@@ -1,7 +1,7 @@
 """The published description of the gateway's API: `/openapi.json`, and `/docs` as a page without scripts.
 
-Bodies of generation are described as engines that make text read them. vLLM's server takes more; what nobody
-knows is passed over, so that every body which fits the description is understood by either.
+Bodies of generation are described as engines that make text read them. vLLM's server takes more, and
+unknown fields are passed over, so either understands every body that fits the description.
 """
 
 from collections.abc import Mapping, Sequence

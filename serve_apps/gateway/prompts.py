@@ -88,7 +88,7 @@ class Read(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether these are token ids, which nobody has to estimate."""
+        """Whether these are token ids, so that nothing is estimated."""
         return not isinstance(self.prompt, str)
 
 
@@ -112,7 +112,7 @@ class PlainPrompts:
     def read(self, asked: GenerationRequest) -> Read:
         """The prompt, and its tokens as counted or estimated; what is none is the engine's to refuse."""
         try:
-            prompts = prompts_of(asked.said)
+            prompts = prompts_of(asked.fields)
             tokens = sum(self.count(each) if isinstance(each, str) else len(each) for each in prompts)
             if all(isinstance(each, str) for each in prompts):
                 return Read("".join(map(str, prompts)), tokens, certain=True)
@@ -126,15 +126,15 @@ TEXTS = ("text", "input_text", "output_text")
 Message = Mapping[str, Any]
 
 
-def messages_of(said: Mapping[str, Any]) -> Sequence[Message]:
+def messages_of(fields: Mapping[str, Any]) -> Sequence[Message]:
     """The messages of a chat's or a response's fields."""
-    return [_message(each) for each in said.get("messages") or _of_response(said)]
+    return [_message(each) for each in fields.get("messages") or _of_response(fields)]
 
 
-def tools_of(said: Mapping[str, Any]) -> Sequence[Message] | None:
+def tools_of(fields: Mapping[str, Any]) -> Sequence[Message] | None:
     """The tools as chats have them; those of responses lack a level."""
-    tools = said.get("tools")
-    if tools is None or "messages" in said:
+    tools = fields.get("tools")
+    if tools is None or "messages" in fields:
         return tools
     names = ("name", "description", "parameters")
     return [
@@ -144,8 +144,8 @@ def tools_of(said: Mapping[str, Any]) -> Sequence[Message] | None:
     ]
 
 
-def _of_response(said: Mapping[str, Any]) -> Sequence[Message]:
-    before, given = said.get("instructions"), said["input"]
+def _of_response(fields: Mapping[str, Any]) -> Sequence[Message]:
+    before, given = fields.get("instructions"), fields["input"]
     found: list[dict[str, Any]] = [{"role": "system", "content": before}] if before else []
     if isinstance(given, str):
         return [*found, {"role": "user", "content": given}]
@@ -209,28 +209,28 @@ class ModelPrompts:
         What the engine will refuse is no concern here, nor how.
         """
         try:
-            ids = self._ids(asked.said)
+            ids = self._ids(asked.fields)
         except Exception:  # noqa: BLE001 - of templates, which are programs, on whatever the client sent
             return _estimated(asked.call)
         return Read(ids, len(ids), certain=True) if ids else _estimated(asked.call)
 
-    def _ids(self, said: Mapping[str, Any]) -> Sequence[int]:
+    def _ids(self, fields: Mapping[str, Any]) -> Sequence[int]:
         """Of a conversation by the model's template, of text, or as they came; several prompts in a row."""
-        if "messages" in said or said.get("prompt") is None:
-            given = said.get("chat_template_kwargs") or {}
+        if "messages" in fields or fields.get("prompt") is None:
+            given = fields.get("chat_template_kwargs") or {}
             # Switches such as enable_thinking; a template of the client's is no program to run here.
             switches = {name: value for name, value in given.items() if isinstance(value, bool)}
             text = self._tokenizer.apply_chat_template(
-                messages_of(said),
-                tools=tools_of(said),
+                messages_of(fields),
+                tools=tools_of(fields),
                 add_generation_prompt=True,
                 tokenize=False,
                 **switches,
             )
             # vLLM's server begins a response twice: what the tokenizer puts first is in the template, too.
-            ids: Sequence[int] = self._tokenizer.encode(text, add_special_tokens="messages" not in said)
+            ids: Sequence[int] = self._tokenizer.encode(text, add_special_tokens="messages" not in fields)
             return ids
-        prompt: Any = said["prompt"]
+        prompt: Any = fields["prompt"]
         several = prompt if isinstance(prompt, list) and not isinstance(prompt[0], int) else [prompt]
         return [
             token

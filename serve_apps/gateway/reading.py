@@ -36,7 +36,7 @@ COPIES = "the KV of a prompt goes to one output"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """A body as the gateway reads it: `said` is all of it. No `max_tokens`: the client sets no bound.
+    """A body as the gateway reads it: `fields` is all of it. No `max_tokens`: the client sets no bound.
 
     `user` and `cache_key` (`prompt_cache_key`) are as the client wrote them, of any length.
     """
@@ -44,7 +44,7 @@ class GenerationRequest:
     model: str | None
     max_tokens: int | None
     call: ClientCall
-    said: Mapping[str, Any]
+    fields: Mapping[str, Any]
     user: str | None = None
     cache_key: str | None = None
 
@@ -58,16 +58,16 @@ class CallReader:
     def read(self, endpoint: Endpoint, headers: HeaderList, body: bytes) -> GenerationRequest:
         """The request of a body. InvalidRequest."""
         try:
-            said = body_fields(body)
+            fields = body_fields(body)
         except ValueError as error:
             raise InvalidRequest(str(error)) from error
-        stream = _typed(said, "stream", bool)
-        bounds = [_typed(said, name, int) for name in BOUNDS]
+        stream = _typed(fields, "stream", bool)
+        bounds = [_typed(fields, name, int) for name in BOUNDS]
         bound = next((each for each in bounds if each is not None), endpoint.own_bound)
         for name in ("messages", "input"):
-            if isinstance(said.get(name), list):
-                _check_count(name, said[name])
-        outputs, undivided = _outputs(said), _undivided(said)
+            if isinstance(fields.get(name), list):
+                _check_count(name, fields[name])
+        outputs, undivided = _outputs(fields), _undivided(fields)
         if undivided is not None and self._separate:
             name, why = undivided
             text = f"{name!r} of this value is not possible with separate prefill and decode pools: {why}"
@@ -83,12 +83,12 @@ class CallReader:
             trace=trace,
         )
         return GenerationRequest(
-            model=_typed(said, "model", str),
+            model=_typed(fields, "model", str),
             max_tokens=bound,
             call=call,
-            said=said,
-            user=_typed(said, "user", str),
-            cache_key=_typed(said, "prompt_cache_key", str),
+            fields=fields,
+            user=_typed(fields, "user", str),
+            cache_key=_typed(fields, "prompt_cache_key", str),
         )
 
 
@@ -101,8 +101,8 @@ def _check_count(name: str, messages: Sequence[object]) -> None:
 Kind = TypeVar("Kind", bool, int, str)
 
 
-def _typed(said: Mapping[str, Any], name: str, kind: type[Kind]) -> Kind | None:
-    value = said.get(name)
+def _typed(fields: Mapping[str, Any], name: str, kind: type[Kind]) -> Kind | None:
+    value = fields.get(name)
     if value is None:
         return None
     # Not by isinstance: in Python true is an integer, in JSON it is none.
@@ -117,14 +117,14 @@ def _typed(said: Mapping[str, Any], name: str, kind: type[Kind]) -> Kind | None:
 _JSON_NAMES = {bool: "boolean", int: "integer", str: "string"}
 
 
-def _outputs(said: Mapping[str, Any]) -> int:
+def _outputs(fields: Mapping[str, Any]) -> int:
     """Outputs that are made side by side."""
-    prompt = said.get("prompt")
+    prompt = fields.get("prompt")
     prompts = len(prompt) if isinstance(prompt, list) and _several(prompt) else 1
-    copies: list[int] = [_typed(said, name, int) or 1 for name in COPYING]
+    copies: list[int] = [_typed(fields, name, int) or 1 for name in COPYING]
     outputs = prompts * max(copies)
     if outputs > MOST_OUTPUTS:
-        name = "n" if "n" in said else "prompt"
+        name = "n" if "n" in fields else "prompt"
         raise InvalidRequest(f"Invalid {name!r}: {outputs} outputs, and at most {MOST_OUTPUTS}", param=name)
     return outputs
 
@@ -134,17 +134,17 @@ def _several(prompt: object) -> bool:
     return isinstance(prompt, list) and len(prompt) > 1 and not isinstance(prompt[0], int)
 
 
-def _undivided(said: Mapping[str, Any]) -> tuple[str, str] | None:
+def _undivided(fields: Mapping[str, Any]) -> tuple[str, str] | None:
     """The field for which the replica that decodes has to compute the prompt, too, and why."""
     for name in COPYING:
-        if (_typed(said, name, int) or 1) > 1:
+        if (_typed(fields, name, int) or 1) > 1:
             return name, COPIES
-    if _several(said.get("prompt")):
+    if _several(fields.get("prompt")):
         return "prompt", "each of several prompts would be prefilled elsewhere"
-    if said.get("use_beam_search"):
+    if fields.get("use_beam_search"):
         return "use_beam_search", COPIES
-    if said.get("prompt_logprobs") is not None:
+    if fields.get("prompt_logprobs") is not None:
         return "prompt_logprobs", WHOLE_PROMPT
-    if said.get("echo") and said.get("logprobs") is not None:
+    if fields.get("echo") and fields.get("logprobs") is not None:
         return "echo", WHOLE_PROMPT
     return None

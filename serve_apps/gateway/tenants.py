@@ -1,4 +1,4 @@
-"""Whose a request is, and what its tenant may ask for (`routing.tenants`).
+"""The tenant of a request, and what that tenant may ask for (`routing.tenants`).
 
     tenant     KEY, or KEY/USER where the key speaks for many (`per_user`) and the body names a `user`
     session    TENANT/SESSION: of a header, else of the body's `prompt_cache_key`
@@ -11,7 +11,7 @@ longer than it may be is its beginning, `#` and a digest of the whole. So no tex
 of another, nor of its sessions; and different texts stay different.
 
 A request without an SLO of its own is held to the deployment's. Where that is tighter than the tenant's
-least, the least counts: else who asks for nothing would get what it may not ask for.
+least, the least counts: a request that asks for nothing gets no more than it may ask for.
 """
 
 from collections.abc import Callable, Set

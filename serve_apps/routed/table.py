@@ -3,7 +3,7 @@
 A request that wants a place (`submit`, `again`) gets it from the router (`hello`, `batch` -> `answered`,
 `deliver`), or by `fallback` when that takes too long or no router answers (`lost`). Where `fallback` finds no
 room, it waits for some here, in the order in which they came, as long as the router would hold it; a router
-that is back takes over whoever waits.
+that is back takes over all that wait.
 
 A placement of our own is entered at its replicas at once: of many requests that are placed in the same moment
 each sees where the others went, which would be known otherwise only once they are sent.

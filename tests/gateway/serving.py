@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 import httpx
 import uvicorn
 from starlette.routing import BaseRoute
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headway.config import HeadwayConfig
 from serve_apps.gateway.app import GatewayApp, make_app
@@ -97,4 +98,34 @@ def ask_in_no_time(
             return await client.post(path, json=fields), app
 
     answer: tuple[httpx.Response, GatewayApp] = run(ask())
+    return answer
+
+
+class Answer:
+    """What a request over ASGI came to."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.body = b""
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+        else:
+            self.body += message["body"]
+
+
+async def asked(app: ASGIApp, fields: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Answer:
+    """The answer to a completion, asked without a socket, on the clock of this event loop."""
+    messages = [{"type": "http.request", "body": json.dumps(fields).encode(), "more_body": False}]
+
+    async def receive() -> Message:
+        return messages.pop() if messages else await asyncio.Future()
+
+    raw = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": raw, "root_path": ""}
+    answer = Answer()
+    await app(scope, receive, answer.send)
     return answer

@@ -15,7 +15,6 @@ from actors.collector.exposition import ARRIVAL, SourceDownError, decode, encode
 from actors.collector.pages import Page
 from headway.config import HeadwayConfig
 from serve_apps.gateway.app import GatewayApp, make_app
-from serve_apps.gateway.fleet import joined
 from serve_apps.gateway.slo_targets import SloTargets
 from tests.gateway.doubles import LOADS, ScriptedBackend
 
@@ -151,21 +150,3 @@ def test_a_gateway_alone_has_no_such_label() -> None:
     assert page.headers["content-type"] in (CONTENT_TYPE_LATEST, "text/plain; version=0.0.4; charset=utf-8")
     assert 'gateway="' not in page.text
     assert "headway_request_arrivals_total" in page.text
-
-
-def test_expositions_are_joined_by_metric() -> None:
-    one = "# HELP a x\n# TYPE a counter\na 1\n# HELP b x\n# TYPE b gauge\nb 1\n# EOF\n"
-    other = '# HELP a x\n# TYPE a counter\na{g="2"} 2\n# HELP c x\n# TYPE c gauge\nc 3\n# EOF\n'
-    assert joined([one, other]).splitlines() == [
-        "# HELP a x",
-        "# TYPE a counter",
-        "a 1",
-        'a{g="2"} 2',
-        "# HELP b x",
-        "# TYPE b gauge",
-        "b 1",
-        "# HELP c x",
-        "# TYPE c gauge",
-        "c 3",
-        "# EOF",
-    ]

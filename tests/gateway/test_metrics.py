@@ -1,7 +1,6 @@
 """What the gateway counts, exactly, on a clock that the test moves."""
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Sequence
 from itertools import pairwise
 from typing import Any, get_args
@@ -21,6 +20,7 @@ from serve_apps.gateway.backend import ChunkSink, Overloaded, ReplicaLost, Timel
 from serve_apps.gateway.metrics import GAPS_S, LENGTHS, WAITS_S, Histogram, grid, whole_grid
 from serve_apps.gateway.slo_targets import SloTargets
 from tests.gateway.doubles import ScriptedBackend
+from tests.gateway.serving import asked
 
 CONFIG = HeadwayConfig.model_validate({"model": "m", "slo": {"ttft_ms": 300, "itl_ms": 20}})
 
@@ -60,19 +60,7 @@ def gateway(script: Sequence[Any]) -> GatewayApp:
 
 
 def ask(app: GatewayApp, **fields: Any) -> None:
-    body = json.dumps({"model": "m", "prompt": [1] * 10, "stream": True} | fields).encode()
-    messages = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receive() -> dict[str, Any]:
-        if messages:
-            return messages.pop()
-        return await asyncio.Event().wait()  # type: ignore[return-value]
-
-    async def send(_: Any) -> None:
-        pass
-
-    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [], "root_path": ""}
-    asyncio.run(app(scope, receive, send))
+    asyncio.run(asked(app, {"model": "m", "prompt": [1] * 10, "stream": True} | fields))
 
 
 def scrape(app: GatewayApp) -> dict[tuple[str, tuple[str, ...]], float]:
@@ -181,8 +169,8 @@ def test_invalid_requests_are_no_arrivals_and_not_judged():
 def test_requests_of_a_class_that_are_lost_are_listed_with_those_that_end_well():
     metrics = gateway([]).state.metrics
     targets = SloTargets(slo=RequestSlo(ttft_s=0.5), slo_class="urgent", class_place=2)
-    for outcome, asked in (("shed", targets), ("aborted", targets), ("shed", SloTargets())):
-        metrics.judge(outcome, (None, None), asked)
+    for outcome, wished in (("shed", targets), ("aborted", targets), ("shed", SloTargets())):
+        metrics.judge(outcome, (None, None), wished)
     (row,) = metrics.log.recent(60.0).rows
     assert (row["output_tokens"], row["slo_class"]) == (LOST, 2)
 

@@ -41,7 +41,7 @@ class Letters:
 
 def read(prompts: ModelPrompts | PlainPrompts, **said: Any) -> Read:
     call = ClientCall("/v1/completions", json.dumps(said).encode(), False, False)
-    return prompts.read(GenerationRequest(model="m", max_tokens=None, call=call, said=said))
+    return prompts.read(GenerationRequest(model="m", max_tokens=None, call=call, fields=said))
 
 
 MODEL = ModelPrompts(Letters(), 100)

@@ -22,6 +22,7 @@ from serve_apps.gateway.backend import Overloaded
 from serve_apps.gateway.prompts import prefix_blocks
 from serve_apps.gateway.slo_targets import SloTargetReader, SloTargets
 from tests.gateway.doubles import ScriptedBackend, chunks
+from tests.gateway.serving import Answer, asked
 
 CLASSES = {
     "urgent": SloClass(ttft_ms=500.0, tpot_ms=50.0, critical=True),
@@ -135,22 +136,6 @@ def test_whatever_headers_hold_is_read_or_refused_by_name(headers):
     assert promise.slo is None or min(promise.slo.ttft_s, promise.slo.tpot_s) > 0
 
 
-class Answer:
-    """What a request over ASGI came to."""
-
-    def __init__(self) -> None:
-        self.status = 0
-        self.headers: dict[str, str] = {}
-        self.body = b""
-
-    async def send(self, message: Any) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
-        else:
-            self.body += message["body"]
-
-
 def ticking() -> Callable[[], float]:
     """A clock that goes on by a millisecond whenever somebody looks."""
     return map((0.001).__mul__, count()).__next__
@@ -161,16 +146,7 @@ def ask(
 ) -> tuple[Answer, ScriptedBackend, Any]:
     backend = script if isinstance(script, ScriptedBackend) else ScriptedBackend(script)
     app = make_app(HeadwayConfig.model_validate({"model": "m", **settings}), backend, clock=ticking())
-    body = json.dumps({"model": "m", "prompt": [1] * 1100} | fields).encode()
-    messages = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receive() -> Any:
-        return messages.pop() if messages else await asyncio.Event().wait()
-
-    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": raw, "root_path": ""}
-    answer = Answer()
-    asyncio.run(app(scope, receive, answer.send))
+    answer = asyncio.run(asked(app, {"model": "m", "prompt": [1] * 1100} | fields, headers))
     return answer, backend, app
 
 

@@ -22,7 +22,7 @@ from serve_apps.gateway.backend import Overloaded
 from serve_apps.gateway.state import make_state
 from serve_apps.gateway.tenants import MOST_USER_CHARACTERS, Tenants, check_tenants, cleaned
 from tests.gateway.doubles import ScriptedBackend
-from tests.gateway.test_slo_targets import Answer
+from tests.gateway.serving import Answer, asked
 
 DONE = [TokenChunk("x", 1, "length")]
 NOW = Slo(ttft_s=0.3, itl_s=0.02)
@@ -91,17 +91,8 @@ def ask(
         holder = Holder(name=key, tenant=key, rights=INFERENCE)
         access = Access({sha256(key.encode()).digest(): holder})
     app = GatewayApp(make_state(config, backend, time.monotonic), access, ())
-    body = json.dumps({"model": "m", "prompt": "Hi", "max_tokens": 1} | fields).encode()
-    messages = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receive() -> Any:
-        return messages.pop() if messages else await asyncio.Event().wait()
-
     said = {"x-request-id": "r", **(headers or {}), **({"authorization": f"Bearer {key}"} if key else {})}
-    raw = [(name.encode(), value.encode()) for name, value in said.items()]
-    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": raw, "root_path": ""}
-    answer = Answer()
-    asyncio.run(app(scope, receive, answer.send))
+    answer = asyncio.run(asked(app, {"model": "m", "prompt": "Hi", "max_tokens": 1} | fields, said))
     return answer, backend.requests[0].route if backend.requests else None, app
 
 

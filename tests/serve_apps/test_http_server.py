@@ -1,6 +1,5 @@
 import asyncio
 import logging
-import socket
 import uuid
 from collections.abc import AsyncGenerator
 
@@ -192,11 +191,6 @@ def test_a_host_that_is_not_ours_is_an_error():
 def test_ipv6_addresses_are_written_as_urls_want_them():
     server = HttpServer(app_that, "::1", 80)
     assert server.address == "http://[::1]:80"
-
-
-def test_sockets_listen_at_once():
-    with listening_socket("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
-        pass
 
 
 async def raw(server: HttpServer, *parts: bytes) -> bytes:

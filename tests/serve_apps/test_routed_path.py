@@ -2,12 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from starlette.types import ASGIApp, Message
 
 from actors.routing.messages import Completed
 from headway.config import load_config
@@ -17,6 +16,7 @@ from serve_apps.engines.protocol import EngineFailed, EngineRequest, KvHandle, T
 from serve_apps.gateway.app import make_app
 from serve_apps.gateway.backend import NotReady, Timeline
 from serve_apps.serve_backend import ServeBackend
+from tests.gateway.serving import asked
 from tests.patience import PATIENCE_S
 from tests.serve_apps.routed_cases import Line
 from tests.serve_apps.serve_doubles import Engine, Handle
@@ -171,30 +171,14 @@ def test_an_output_that_the_client_has_whole_is_booked_as_completed(decode, stop
             engine.decode = decode or engine.decode  # type: ignore[method-assign]
         gateway = make_app(world.config, world.backend)
         body = {"model": world.config.model, "prompt": [1] * 10, "max_tokens": 5, "stop": stop}
-        assert await _asked(gateway, body) == text
+        answer = await asked(gateway, body)
+        assert json.loads(answer.body)["choices"][0]["text"] == text
         await world.quiet()
         assert world.line.sessions.router.metrics()["ended"] == {("completed",): 1}
         events = [event for batch in world.line.batches for event in batch.events]
         assert [event.output_tokens for event in events if isinstance(event, Completed)] == [tokens]
 
     play(scenario, SPLIT)
-
-
-async def _asked(app: ASGIApp, body: Mapping[str, Any]) -> str:
-    """The text of a completion."""
-    messages = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
-    sent: list[bytes] = []
-
-    async def receive() -> Message:
-        return messages.pop() if messages else await asyncio.Future()
-
-    async def send(message: Message) -> None:
-        sent.append(message.get("body", b""))
-
-    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [], "root_path": ""}
-    await app(scope, receive, send)
-    text: str = json.loads(b"".join(sent))["choices"][0]["text"]
-    return text
 
 
 def test_a_request_cancelled_before_its_first_token_is_forgotten():
@@ -259,12 +243,3 @@ def test_an_offloaded_prefill_that_fails_is_colocated():
         raise EngineFailed("failed")
 
     play(scenario, OFFLOAD)
-
-
-def test_a_request_without_a_route_does_not_meet_the_router():
-    async def scenario(world: World) -> None:
-        plain = EngineRequest(request_id="plain", model="m", prompt="x", input_tokens=1, max_tokens=TOKENS)
-        assert sum([chunk.tokens async for chunk in world.backend.generate(plain)]) == TOKENS
-        assert not world.line.batches
-
-    play(scenario, {"pools": {"prefill": {}, "decode": {}}, "routing.profile": "least_load"})
