@@ -20,7 +20,7 @@ long, in line, and are turned away then (Overloaded).
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -31,7 +31,7 @@ from headway.routing.types import KnownBlocks, Placement, ShedReason
 from serve_apps.calls import ConnectionPool, Lost, NotStarted, Output
 from serve_apps.engines.protocol import AuxiliaryAnswer, AuxiliaryCall, EngineRequest, KvHandle, TokenChunk
 from serve_apps.gateway.backend import ChunkSink, NotReady, Overloaded, Step, Timeline
-from serve_apps.membership import Membership, Profile, Saturated, membership
+from serve_apps.membership import Profile, Saturated, membership
 from serve_apps.routed.client import RouterClient
 from serve_apps.routed.requests import RoutedRequest
 
@@ -40,6 +40,9 @@ ATTEMPTS = 3
 
 UNTAKEN_S = 0.01
 """Seconds before the next choice when the replica chosen was gone."""
+
+Begun = tuple[Output, TokenChunk | None]
+"""An output and its first chunk, None where it has none."""
 
 
 class Phases:
@@ -57,16 +60,6 @@ class Phases:
             (Role.MIXED, Role.MIXED) if self.mixed else (Role.PREFILL, Role.DECODE)
         )
         self._lines = {role: ConnectionPool(handle, self.pools[role]) for role, handle in handles.items()}
-
-    @property
-    def prefill_pool(self) -> Membership:
-        """The replicas of the prefill phase."""
-        return self.pools[self.prefill_role]
-
-    @property
-    def decode_pool(self) -> Membership:
-        """The replicas of the decode phase."""
-        return self.pools[self.decode_role]
 
     async def staffed(self, *roles: Role) -> None:
         """Return when these pools have a replica each. NotReady."""
@@ -86,7 +79,7 @@ class Phases:
 
     async def prefill(self, replica: str, request: EngineRequest, timeline: Timeline) -> KvHandle:
         """Compute the prompt there. Lost, or a BackendError."""
-        pool, lines = self.prefill_pool, self._lines[self.prefill_role]
+        pool, lines = self.pools[self.prefill_role], self._lines[self.prefill_role]
         pool.sent(replica, request.request_id, request.input_tokens)
         try:
             with timeline.step("prefill", replica) as step:
@@ -111,9 +104,9 @@ class Phases:
 
     async def decode(
         self, replica: str, request: EngineRequest, kv: KvHandle | None, timeline: Timeline
-    ) -> tuple[Output, TokenChunk | None]:
+    ) -> Begun:
         """Begin to decode there; the output and its first chunk. Lost, or a BackendError."""
-        pool, output = self.decode_pool, None
+        pool, output = self.pools[self.decode_role], None
         pool.sent(replica, request.request_id)
         step = timeline.step("decode", replica)
         try:
@@ -132,6 +125,20 @@ class Phases:
         return output, chunk
 
 
+async def begun(attempt: Callable[[], Awaitable[Begun]]) -> Begun:
+    """What the first attempt brings that is not lost. NotReady after `ATTEMPTS` losses, or a BackendError."""
+    losses: list[Lost] = []
+    while len(losses) < ATTEMPTS:
+        try:
+            return await attempt()
+        except NotStarted:
+            # A scale-down may take more replicas at once than there are attempts.
+            await asyncio.sleep(UNTAKEN_S)
+        except Lost as loss:
+            losses.append(loss)
+    raise NotReady(f"{ATTEMPTS} attempts were lost, the last one so: {losses[-1]}") from losses[-1]
+
+
 class DirectPath:
     """Picks replicas by profile."""
 
@@ -140,20 +147,11 @@ class DirectPath:
         self._phases, self._most_waiting = phases, most_waiting
         self._profile: Profile = profile
 
-    async def first(self, request: EngineRequest, timeline: Timeline) -> tuple[Output, TokenChunk | None]:
+    async def first(self, request: EngineRequest, timeline: Timeline) -> Begun:
         """The output and its first chunk. BackendError."""
-        losses: list[Lost] = []
-        while len(losses) < ATTEMPTS:
-            try:
-                return await self._attempt(request, timeline)
-            except NotStarted:
-                # A scale-down may take more replicas at once than there are attempts.
-                await asyncio.sleep(UNTAKEN_S)
-            except Lost as loss:
-                losses.append(loss)
-        raise NotReady(f"{ATTEMPTS} attempts were lost, the last one so: {losses[-1]}") from losses[-1]
+        return await begun(partial(self._attempt, request, timeline))
 
-    async def _attempt(self, request: EngineRequest, timeline: Timeline) -> tuple[Output, TokenChunk | None]:
+    async def _attempt(self, request: EngineRequest, timeline: Timeline) -> Begun:
         phases, prefill_replica, kv = self._phases, None, None
         if not phases.mixed:
             with timeline.step("route"):
@@ -258,10 +256,6 @@ class RoutedOutput:
         self._output.close()
 
 
-Begun = tuple[Output | RoutedOutput, TokenChunk | None]
-"""An output and its first chunk, None where it has none."""
-
-
 class RoutedPath:
     """Carries out placements."""
 
@@ -275,9 +269,18 @@ class RoutedPath:
         assert request.route is not None, "only requests with a route are routed"
         step = timeline.step("route")
         await self._phases.staffed(*self._phases.pools)
-        routed = self._client.submit(request.route)
+        routed, lost = self._client.submit(request.route), False
+
+        async def attempt() -> Begun:
+            nonlocal lost
+            if lost:
+                await self._phases.staffed(*self._phases.pools)
+                routed.again(timeline.placement)
+            lost = True
+            return await self._placed(routed, request, timeline, step)
+
         try:
-            output, chunk = await self._begun(routed, request, timeline, step)
+            output, chunk = await begun(attempt)
         except BaseException:
             routed.close()
             raise
@@ -287,28 +290,21 @@ class RoutedPath:
             routed.reused(chunk.cached_tokens)
         return RoutedOutput(output, routed), chunk
 
-    async def _begun(
+    async def _placed(
         self, routed: RoutedRequest, request: EngineRequest, timeline: Timeline, step: Step
-    ) -> tuple[Output, TokenChunk | None]:
-        losses: list[Lost] = []
-        while len(losses) < ATTEMPTS:
+    ) -> Begun:
+        """An attempt at the newest placement. `step` is that of the first one, which has begun. Lost."""
+        while True:
             with step if not step.ended_s else timeline.step("route"):
                 placement = timeline.placement = await routed.placed()
             try:
                 return await self._unless_superseded(routed, placement, request, timeline)
             except Superseded:
                 continue
-            except NotStarted:
-                await asyncio.sleep(UNTAKEN_S)
-            except Lost as loss:
-                losses.append(loss)
-            await self._phases.staffed(*self._phases.pools)
-            routed.again(placement)
-        raise NotReady(f"{ATTEMPTS} attempts were lost, the last one so: {losses[-1]}") from losses[-1]
 
     async def _unless_superseded(
         self, routed: RoutedRequest, placement: Placement, request: EngineRequest, timeline: Timeline
-    ) -> tuple[Output, TokenChunk | None]:
+    ) -> Begun:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(None) as attempt:
@@ -327,7 +323,7 @@ class RoutedPath:
 
     async def _attempt(
         self, routed: RoutedRequest, request: EngineRequest, placement: Placement, timeline: Timeline
-    ) -> tuple[Output, TokenChunk | None]:
+    ) -> Begun:
         kv = None
         divisible = request.call is None or request.call.divisible
         if (placement.split and divisible) or not self._phases.mixed:

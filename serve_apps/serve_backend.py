@@ -20,11 +20,11 @@ from actors.routing_actors import needs_router, stateless_profile
 from headway.config import HeadwayConfig
 from headway.planning import Role
 from headway.routing.fleet.saturation import SaturationRule
-from serve_apps.calls import EngineLost, Lost
+from serve_apps.calls import EngineLost, Lost, Output
 from serve_apps.engines.protocol import AuxiliaryAnswer, AuxiliaryCall, EngineRequest, TokenChunk
 from serve_apps.gateway.backend import ChunkSink, Readiness, ReplicaLoad, ReplicaLost, TimedOut, Timeline
 from serve_apps.membership import Member, Profile
-from serve_apps.paths import Begun, DirectPath, Phases, RoutedPath
+from serve_apps.paths import DirectPath, Phases, RoutedOutput, RoutedPath
 from serve_apps.routed.client import RouterClient, RouterLink
 from serve_apps.routed.connection import ActorAddress, RouterConnection
 from serve_apps.routed.metrics import RoutingCounts
@@ -94,7 +94,9 @@ class ServeBackend:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s
         path: DirectPath | RoutedPath = self._direct if request.route is None else self._router_path()
-        first: Coroutine[Any, Any, Begun] = path.first(request, timeline or Timeline())
+        first: Coroutine[Any, Any, tuple[Output | RoutedOutput, TokenChunk | None]] = path.first(
+            request, timeline or Timeline()
+        )
         output, chunk = await self._within(deadline, first)
         if sink is not None:
             output.set_sink(sink)
