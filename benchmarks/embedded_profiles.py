@@ -18,7 +18,8 @@ import numpy as np
 
 import headway
 from headway.profiling import ProfilingError
-from headway_studies.estimator import EstimatedProfile, EstimateRequest, estimate, write_estimates
+from headway_studies.estimator.estimate import estimate, write_estimates
+from headway_studies.estimator.request import EstimatedProfile, EstimateRequest
 from interp import ProfileError, load_profile
 
 LLAMA_8B, LLAMA_70B = "meta-llama/Meta-Llama-3.1-8B", "meta-llama/Meta-Llama-3.1-70B"

@@ -54,7 +54,7 @@ def render_result(place: str) -> str:
         raise CliError(f"{place}: is no result of {kind.verb}: {error}") from error
     except KeyError as error:
         raise CliError(f"{place}: is no result of {kind.verb}: {error.args[0]} is missing") from error
-    except (TypeError, AttributeError, ArithmeticError, ValueError) as error:
+    except (TypeError, AttributeError, IndexError, ArithmeticError, ValueError) as error:
         raise CliError(f"{place}: is no result of {kind.verb}: its values do not fit together") from error
 
 

@@ -1,6 +1,19 @@
 """Pages of what the studies' verbs write with `--json`, which `headway report` finds by an entry point."""
 
+from collections.abc import Callable
+from importlib import import_module
+
 from headway_cli.report import Document, Kind
+
+
+def _page(module: str) -> Callable[[Document], str]:
+    """The module's `render`; imported only for a document of its verb."""
+
+    def render(document: Document) -> str:
+        page: str = import_module(f"headway_studies.commands.{module}").render(document)
+        return page
+
+    return render
 
 
 def _shared(document: Document) -> str:
@@ -10,30 +23,15 @@ def _shared(document: Document) -> str:
     return render(parse_shared(document))
 
 
-def _queued(document: Document) -> str:
-    from headway_studies.commands.documents import QueueSimDocument, checked
-    from headway_studies.commands.queue_sim_view import render
-
-    return render(checked(QueueSimDocument, document))
-
-
-def _recommended(document: Document) -> str:
-    from headway_studies.commands.documents import RecommendDocument, checked
-    from headway_studies.commands.recommend_page import render
-
-    return render(checked(RecommendDocument, document))
-
-
-def _planned(document: Document) -> str:
-    from headway_studies.commands.documents import GpuPlanDocument, checked
-    from headway_studies.commands.gpu_plan_page import render
-
-    return render(checked(GpuPlanDocument, document))
-
-
 KINDS = (
-    Kind(verb="headway queue-sim", keys=frozenset({"setup", "policies", "orders"}), page=_queued),
+    Kind(
+        verb="headway queue-sim",
+        keys=frozenset({"setup", "policies", "orders"}),
+        page=_page("queue_sim_view"),
+    ),
     Kind(verb="headway share", keys=frozenset({"gpus", "deployments"}), page=_shared),
-    Kind(verb="headway recommend", keys=frozenset({"candidates", "recommended"}), page=_recommended),
-    Kind(verb="headway gpu-plan", keys=frozenset({"alternatives"}), page=_planned),
+    Kind(
+        verb="headway recommend", keys=frozenset({"candidates", "recommended"}), page=_page("recommend_page")
+    ),
+    Kind(verb="headway gpu-plan", keys=frozenset({"alternatives"}), page=_page("gpu_plan_page")),
 )

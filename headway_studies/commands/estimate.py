@@ -8,7 +8,8 @@ from headway.profiling import OutputExistsError
 from headway_cli.errors import CliError
 from headway_cli.flags import option, spread, switch
 from headway_cli.terminal import bar
-from headway_studies import estimator
+from headway_studies.estimator import estimate as estimator
+from headway_studies.estimator.request import EstimateRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ def estimate(
     sizes = [part.strip() for part in tp.split(",")]
     if not all(size.isdecimal() for size in sizes):
         raise CliError(f"--tp: expected sizes such as 1,2,4, got {tp!r}")
-    request = estimator.EstimateRequest(model=model, system=system, tps=tuple(map(int, sizes)), **given)
+    request = EstimateRequest(model=model, system=system, tps=tuple(map(int, sizes)), **given)
     try:
         estimator.check_output(request, Path(output), overwrite=overwrite)
     except OutputExistsError as error:

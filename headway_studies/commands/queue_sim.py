@@ -22,24 +22,15 @@ from headway_cli.flags import option, spread
 from headway_cli.output import STDOUT, check_outputs, write_json, write_text
 from headway_cli.terminal import bar, console
 from headway_studies.commands.queue_sim_view import make_document, print_document, render
-from headway_studies.queue_simulator import (
-    SETUPS,
-    Amount,
-    Consumer,
+from headway_studies.queue_simulator.experiment import Experiment, run_experiment
+from headway_studies.queue_simulator.load import Amount, RequestCount, RunDuration, Service
+from headway_studies.queue_simulator.model import SETUPS, Consumer, Pattern, Profile, QueueingError, Setup
+from headway_studies.queue_simulator.waiting import (
     DispatchPolicy,
     DispatchRouting,
-    Experiment,
     Passing,
-    Pattern,
-    Profile,
-    QueueingError,
     QueuePolicy,
-    RequestCount,
-    RunDuration,
-    Service,
-    Setup,
     all_policies,
-    run_experiment,
 )
 
 DEFAULT_REQUESTS = 4_000

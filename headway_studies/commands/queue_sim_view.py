@@ -21,16 +21,9 @@ from headway.words import plural
 from headway_cli.page.charts import BLUE, GREEN, ORANGE, Figure, Series
 from headway_cli.page.template import charts, figures, named, notes, page
 from headway_cli.terminal import bold, print_facts, print_notes, table
-from headway_studies.queue_simulator import (
-    Experiment,
-    Figures,
-    PolicyResult,
-    Setup,
-    documented,
-    estimate,
-    fluid_load,
-    order_by,
-)
+from headway_studies.queue_simulator.experiment import Experiment, Figures, PolicyResult, estimate, order_by
+from headway_studies.queue_simulator.load import fluid_load
+from headway_studies.queue_simulator.model import Setup, documented
 
 WAIT, VIOLATIONS = "mean_wait_s", "slo_violations"
 Results = Sequence[PolicyResult]

@@ -29,23 +29,10 @@ from headway_studies.commands.recommend_view import (
     nothing_found,
     print_recommendation,
 )
-from headway_studies.recommend import (
-    Base,
-    Candidate,
-    Facts,
-    Fleet,
-    Found,
-    Mode,
-    Outcome,
-    candidates,
-    chosen,
-    engine_choices,
-    evaluated,
-    facts,
-    fixed,
-    followed,
-    priced,
-)
+from headway_studies.recommend.candidates import Base, Candidate, Mode, candidates, engine_choices, priced
+from headway_studies.recommend.fleets import Fleet
+from headway_studies.recommend.search import Found, chosen, evaluated
+from headway_studies.recommend.trials import Facts, Outcome, facts, fixed, followed
 
 T = TypeVar("T")
 

@@ -12,7 +12,9 @@ from headway.simulation.report import ReportSlo, TraceFigures
 from headway.words import duration, percent, plural, scaled, targets
 from headway.workload import TraceOptions
 from headway_cli.terminal import bold, print_facts, print_notes, table
-from headway_studies.recommend import Choice, Mode, Outcome, Row, cheapest, other_policy
+from headway_studies.recommend.candidates import Mode
+from headway_studies.recommend.search import Choice, Row, cheapest, other_policy
+from headway_studies.recommend.trials import Outcome
 
 Document = Mapping[str, Any]
 

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,3 +68,30 @@ def in_this_process(_count: int) -> Iterator[ThreadPoolExecutor]:
     """In the place of `headway_cli.job.workers`: a process of its own would import all once more."""
     with ThreadPoolExecutor(1) as pool:
         yield pool
+
+
+def put(document: Any, value: object, *way: str | int) -> Any:
+    """The document with another value at a place."""
+    node = document
+    for step in way[:-1]:
+        node = node[step]
+    node[way[-1]] = value
+    return document
+
+
+def zeros(node: Any) -> Any:
+    """The same shape, all of whose figures are 0."""
+    if isinstance(node, dict):
+        return {key: zeros(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [zeros(value) for value in node]
+    return type(node)(0) if isinstance(node, int | float) and not isinstance(node, bool) else node
+
+
+def figures(node: Any, *way: str | int) -> Iterator[tuple[str | int, ...]]:
+    """The places of all figures."""
+    if isinstance(node, dict | list):
+        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+            yield from figures(value, *way, key)
+    elif isinstance(node, float):
+        yield way

@@ -2,26 +2,17 @@
 
 import copy
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_cases import headway, in_this_process
+from cli_cases import figures, headway, in_this_process, put, zeros
 
 LOAD = "steady:rate_rps=6,duration_s=20,input_tokens=800,output_tokens=80,seed=5"
-TYPES = """\
-slo: {ttft_ms: 500, itl_ms: 30}
-gpu_types:
-  small: {profile: llama-3.1-8b_h100_tp1, price_per_gpu_hour: 2.0}
-"""
-PROFILE = "llama-3.1-8b_h100_tp1"
 FIXED = "static:prefill=1:decode=1"
 VERBS: Mapping[str, tuple[str, ...]] = {
-    "queue-sim": ("--seeds", "2", "--requests", "50"),
-    "gpu-plan": (LOAD, "--config", "gpus.yaml", "--interval", "10"),
-    "recommend": (LOAD, "--profiles", PROFILE, "--ttft-ms", "500", "--chunks", "2048", "--jobs", "1"),
     "simulate": (LOAD,),
     "compare": (LOAD, "--policies", f"{FIXED},static:prefill=2:decode=1", "--jobs", "1"),
 }
@@ -66,9 +57,7 @@ def results() -> dict[str, dict[str, Any]]:
 @pytest.fixture(autouse=True)
 def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for user in ("headway_cli.workers", "headway_studies.commands.recommend"):
-        monkeypatch.setattr(f"{user}.workers", in_this_process)
-    Path("gpus.yaml").write_text(TYPES, encoding="utf-8")
+    monkeypatch.setattr("headway_cli.workers.workers", in_this_process)
 
 
 @pytest.fixture
@@ -81,33 +70,6 @@ def written(capsys: pytest.CaptureFixture[str], results: dict[str, dict[str, Any
         return copy.deepcopy(results[verb])
 
     return of
-
-
-def put(document: Any, value: object, *way: str | int) -> Any:
-    """The document with another value at a place."""
-    node = document
-    for step in way[:-1]:
-        node = node[step]
-    node[way[-1]] = value
-    return document
-
-
-def zeros(node: Any) -> Any:
-    """The same shape, all of whose figures are 0."""
-    if isinstance(node, dict):
-        return {key: zeros(value) for key, value in node.items()}
-    if isinstance(node, list):
-        return [zeros(value) for value in node]
-    return type(node)(0) if isinstance(node, int | float) and not isinstance(node, bool) else node
-
-
-def figures(node: Any, *way: str | int) -> Iterator[tuple[str | int, ...]]:
-    """The places of all figures."""
-    if isinstance(node, dict | list):
-        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
-            yield from figures(value, *way, key)
-    elif isinstance(node, float):
-        yield way
 
 
 def report(capsys: pytest.CaptureFixture[str], document: object) -> Any:
@@ -139,20 +101,6 @@ def test_figures_that_no_page_can_show(
 @pytest.mark.parametrize(
     ("verb", "way", "value", "words"),
     [
-        ("queue-sim", ("policies", 0, "mean_wait_s", "half_width"), -1.0, "greater than or equal to 0"),
-        ("queue-sim", ("policies", 0, "mean_wait_s"), None, "should be an object of keys and values"),
-        ("queue-sim", ("policies", 0, "utilisation"), 7, "should be an object of keys and values"),
-        ("queue-sim", ("policies", 0, "patterns"), None, "should be an object of keys and values"),
-        ("queue-sim", ("setup", "patterns"), "x", "should be a list"),
-        ("queue-sim", ("setup", "load"), None, "valid number"),
-        ("queue-sim", ("amount",), {}, "has neither count nor seconds"),
-        ("gpu-plan", ("trace", "requests"), None, "valid integer"),
-        ("gpu-plan", ("plan", "cost_per_hour"), -1.0, "greater than or equal to 0"),
-        ("gpu-plan", ("alternatives", 0), None, "should be an object of keys and values"),
-        ("gpu-plan", ("alternatives", 0, "gpus"), None, "only a part"),
-        ("recommend", ("candidates", 0, "fixed", "cost"), -1.0, "greater than or equal to 0"),
-        ("recommend", ("candidates", 0, "fixed", "attainment"), None, "valid number"),
-        ("recommend", ("recommended", "simulation", "slo"), 1, "should be an object of keys and values"),
         ("load", ("trace", "rate_scale"), "x", "valid number"),
         ("compare", ("policies", 0, "replicas"), [], "should be an object of keys and values"),
     ],
@@ -171,19 +119,11 @@ def test_a_value_of_the_wrong_kind(
     assert str(way[-1]) in said
 
 
-def test_parts_that_do_not_fit(capsys: pytest.CaptureFixture[str], written: Any) -> None:
-    plan = written("gpu-plan")
-    del plan["plan"]["replicas"]["decode"]
-    assert "replicas of a pool in needs are missing" in report(capsys, plan).complaint()
-    advice = put(written("recommend"), 99, "shown", 0, "candidate")
-    assert "shown names a candidate that is not there" in report(capsys, advice).complaint()
-
-
 @pytest.mark.parametrize("document", [None, [1], "text", 7, {}, {"name": "other"}])
 def test_what_no_verb_writes(document: object, capsys: pytest.CaptureFixture[str]) -> None:
     said = report(capsys, document).complaint()
     assert said.startswith("a.json: is no result of any verb")
-    assert all(verb in said for verb in (*VERBS, "load", "share", "advise"))
+    assert all(verb in said for verb in (*VERBS, "load", "share", "advise", "gpu-plan"))
 
 
 def test_a_folder_that_is_no_profile(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,8 @@ from cli_cases import LOAD, headway
 
 from headway.workload import open_trace
 from headway_cli.app import GROUPS, VERBS
-from headway_studies import estimator
+from headway_studies.estimator import estimate as estimator
+from headway_studies.estimator.request import EstimateRequest, Estimates
 
 
 def test_help_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,11 +111,11 @@ def test_the_simulated_day_ends_well(
 def test_estimate_passes_everything_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[estimator.EstimateRequest] = []
+    asked: list[EstimateRequest] = []
 
-    def nothing(request: estimator.EstimateRequest, progress: object) -> estimator.Estimates:
+    def nothing(request: EstimateRequest, progress: object) -> Estimates:
         asked.append(request)
-        return estimator.Estimates(profiles=(), skipped={4: "does not fit"})
+        return Estimates(profiles=(), skipped={4: "does not fit"})
 
     monkeypatch.setattr(estimator, "estimate", nothing)
     flags = (
@@ -131,9 +132,7 @@ def test_estimate_passes_everything_on(
     )
     ended = headway(capsys, "estimate", *flags, "--output", tmp_path)
     assert "skipped tp 4: does not fit" in ended.out
-    expected = estimator.EstimateRequest(
-        model="m", system="h100_sxm", tps=(2, 4), max_isl_tokens=4096, batch_points=5
-    )
+    expected = EstimateRequest(model="m", system="h100_sxm", tps=(2, 4), max_isl_tokens=4096, batch_points=5)
     assert asked == [expected]
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.embedded_profiles import ENGINES, PROJECT
 from headway.config import embedded_profiles
-from headway_studies.estimator import EstimateRequest
+from headway_studies.estimator.request import EstimateRequest
 from interp import Profile, load_profile
 
 GPUS = {

@@ -5,7 +5,8 @@ from math import ceil, inf
 
 from hypothesis import strategies as st
 
-from headway_studies.gpu_mix import MixRules, PoolNeed, Share, Supply
+from headway_studies.gpu_mix.mix import MixRules, Supply
+from headway_studies.gpu_mix.needs import PoolNeed, Share
 
 TYPES = ("a", "b", "c")
 POOLS = ("prefill", "decode")

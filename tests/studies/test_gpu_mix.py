@@ -9,15 +9,8 @@ from hypothesis import strategies as st
 from mix_cases import need, problems, supply, tried
 
 from headway.planning import PlanningError
-from headway_studies.gpu_mix import (
-    InfeasibleError,
-    MixRules,
-    PoolNeed,
-    Share,
-    Supply,
-    cheapest,
-    rounded_up,
-)
+from headway_studies.gpu_mix.mix import InfeasibleError, MixRules, Supply, cheapest, rounded_up
+from headway_studies.gpu_mix.needs import PoolNeed, Share
 
 
 def total(mix, needs, offers, rules):

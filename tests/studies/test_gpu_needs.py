@@ -8,8 +8,8 @@ import pytest
 from headway.planning.hindsight.learning import STAGES
 from headway.planning.replay import LossCurve, Requests
 from headway.planning.types import PoolLimits, Role
-from headway_studies.gpu_mix import GpuCandidate, RequestLoad, cheapest, pool_needs
-from headway_studies.gpu_mix.needs import crossing
+from headway_studies.gpu_mix.mix import cheapest
+from headway_studies.gpu_mix.needs import GpuCandidate, RequestLoad, crossing, pool_needs
 from interp import scaled
 from tests.planning.replay.replay_cases import engine, load
 from tests.studies.mix_cases import supply

@@ -8,25 +8,17 @@ from headway.config import ConfigError, load_config
 from headway.planning import Role
 from headway.simulation.build import make_plan, make_scenario, run
 from headway.workload import TraceOptions, open_trace
-from headway_studies.recommend import (
+from headway_studies.recommend.candidates import (
     Base,
     Candidate,
     EngineChoice,
-    Facts,
     Mode,
-    Outcome,
-    Row,
     candidates,
-    cheapest,
-    chosen,
     engine_choices,
-    evaluated,
-    facts,
-    fixed,
-    followed,
-    other_policy,
     priced,
 )
+from headway_studies.recommend.search import Row, cheapest, chosen, evaluated, other_policy
+from headway_studies.recommend.trials import Facts, Outcome, facts, fixed, followed
 
 MIXED = Role.MIXED
 SMALL, LARGE = "llama-3.1-8b_h100_tp1", "qwen3-32b_h100_tp2"

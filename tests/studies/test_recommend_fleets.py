@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headway.planning import Role
 from headway.planning.budget import gpus
 from headway.planning.types import PoolLimits
-from headway_studies.recommend import least_fleet
+from headway_studies.recommend.fleets import least_fleet
 
 PREFILL, DECODE, MIXED = Role.PREFILL, Role.DECODE, Role.MIXED
 MOST = 12

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from headway_studies.estimator import DoesNotFitError, EngineFacts, EngineSpec, Provenance
+from headway_studies.estimator.request import DoesNotFitError, EngineFacts, EngineSpec, Provenance
 
 
 @dataclass(slots=True)

@@ -10,18 +10,18 @@ import warnings
 import pytest
 
 from headway.profiling import RequestError
-from headway_studies.estimator import (
+from headway_studies.estimator import library
+from headway_studies.estimator.aiconfigurator import AiConfigurator
+from headway_studies.estimator.estimate import estimate
+from headway_studies.estimator.library import known_models, supported
+from headway_studies.estimator.request import (
     DoesNotFitError,
     EngineSpec,
     EstimateRequest,
     ExtraNotInstalledError,
     NotMeasuredError,
     UnknownNameError,
-    estimate,
-    library,
 )
-from headway_studies.estimator.aiconfigurator import AiConfigurator
-from headway_studies.estimator.library import known_models, supported
 
 INSTALLED = importlib.util.find_spec("aiconfigurator") is not None
 LLAMA_8B = "meta-llama/Meta-Llama-3.1-8B"

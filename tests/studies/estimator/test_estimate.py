@@ -6,15 +6,8 @@ import pytest
 from analytic_engine import AnalyticEngine, open_from_two_gpus
 
 from headway.profiling import OutputExistsError, ProfilingError, RequestError
-from headway_studies.estimator import (
-    EngineSpec,
-    EstimateError,
-    EstimateRequest,
-    Estimates,
-    check_output,
-    estimate,
-    write_estimates,
-)
+from headway_studies.estimator.estimate import check_output, estimate, write_estimates
+from headway_studies.estimator.request import EngineSpec, EstimateError, EstimateRequest, Estimates
 from interp import load_profile
 
 

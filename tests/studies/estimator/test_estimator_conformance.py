@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 from analytic_engine import AnalyticEngine
 
-from headway_studies.estimator import EngineSpec, LatencyEstimator
 from headway_studies.estimator.aiconfigurator import AiConfigurator
+from headway_studies.estimator.request import EngineSpec, LatencyEstimator
 
 SPEC = EngineSpec(model="meta-llama/Meta-Llama-3.1-8B", system="h100_sxm", backend="vllm", tp=2)
 MISSING = importlib.util.find_spec("aiconfigurator") is None and not os.environ.get("CI")

@@ -7,14 +7,8 @@ from operator import attrgetter
 import numpy as np
 import pytest
 
-from headway_studies.queue_simulator import (
-    Figures,
-    PolicyResult,
-    RunFigures,
-    all_policies,
-    estimate,
-    order_by,
-)
+from headway_studies.queue_simulator.experiment import Figures, PolicyResult, RunFigures, estimate, order_by
+from headway_studies.queue_simulator.waiting import all_policies
 
 NONE = Figures(
     requests=1, mean_wait_s=0, p50_wait_s=0, p95_wait_s=0, p99_wait_s=0, max_wait_s=0, slo_violations=0

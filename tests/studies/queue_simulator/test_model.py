@@ -2,7 +2,8 @@
 
 import pytest
 
-from headway_studies.queue_simulator import (
+from headway_studies.queue_simulator.load import fluid_load
+from headway_studies.queue_simulator.model import (
     SETUPS,
     Consumer,
     Pattern,
@@ -10,7 +11,6 @@ from headway_studies.queue_simulator import (
     QueueingError,
     Setup,
     documented,
-    fluid_load,
 )
 from tests.studies.queue_simulator.worlds import alike
 

@@ -10,18 +10,15 @@ from operator import attrgetter
 
 import pytest
 
-from headway_studies.queue_simulator import (
-    SETUPS,
+from headway_studies.queue_simulator.experiment import Estimate, Experiment, PolicyResult, run_experiment
+from headway_studies.queue_simulator.load import RequestCount
+from headway_studies.queue_simulator.model import SETUPS
+from headway_studies.queue_simulator.waiting import (
     DispatchPolicy,
     DispatchRouting,
-    Estimate,
-    Experiment,
     Passing,
-    PolicyResult,
     QueuePolicy,
-    RequestCount,
     all_policies,
-    run_experiment,
 )
 
 pytestmark = pytest.mark.slow

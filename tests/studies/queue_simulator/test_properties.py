@@ -5,25 +5,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway_studies.queue_simulator import (
-    SETUPS,
-    DispatchPolicy,
-    DispatchRouting,
-    Experiment,
-    Passing,
+from headway_studies.queue_simulator.experiment import Experiment, QueueRun, measure, run_experiment, simulate
+from headway_studies.queue_simulator.load import (
     QueueArrivals,
-    QueuePolicy,
-    QueueRun,
     RequestCount,
     RunDuration,
     Service,
-    Setup,
-    all_policies,
     draw_arrivals,
     fluid_load,
-    measure,
-    run_experiment,
-    simulate,
+)
+from headway_studies.queue_simulator.model import SETUPS, Setup
+from headway_studies.queue_simulator.waiting import (
+    DispatchPolicy,
+    DispatchRouting,
+    Passing,
+    QueuePolicy,
+    all_policies,
 )
 from tests.studies.queue_simulator.worlds import SIMPLE_PULL, alike, run
 

@@ -2,16 +2,8 @@
 
 import pytest
 
-from headway_studies.queue_simulator import (
-    Consumer,
-    DispatchPolicy,
-    DispatchRouting,
-    Passing,
-    Pattern,
-    Profile,
-    QueuePolicy,
-    Setup,
-)
+from headway_studies.queue_simulator.model import Consumer, Pattern, Profile, Setup
+from headway_studies.queue_simulator.waiting import DispatchPolicy, DispatchRouting, Passing, QueuePolicy
 from tests.studies.queue_simulator.worlds import alike, serve
 
 SIMPLE, SLO, SAVABLE = QueuePolicy

@@ -5,14 +5,8 @@ from math import factorial
 import numpy as np
 import pytest
 
-from headway_studies.queue_simulator import (
-    DispatchPolicy,
-    DispatchRouting,
-    QueuePolicy,
-    RunDuration,
-    Service,
-    draw_arrivals,
-)
+from headway_studies.queue_simulator.load import RunDuration, Service, draw_arrivals
+from headway_studies.queue_simulator.waiting import DispatchPolicy, DispatchRouting, QueuePolicy
 from tests.studies.queue_simulator.worlds import SIMPLE_PULL, alike, run
 
 COUNT = 50_000

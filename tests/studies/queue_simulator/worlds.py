@@ -4,21 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headway_studies.queue_simulator import (
-    Consumer,
-    DispatchPolicy,
-    DispatchRouting,
-    Pattern,
-    Profile,
-    QueueArrivals,
-    QueuePolicy,
-    QueueRun,
-    RequestCount,
-    Service,
-    Setup,
-    draw_arrivals,
-    simulate,
-)
+from headway_studies.queue_simulator.experiment import QueueRun, simulate
+from headway_studies.queue_simulator.load import QueueArrivals, RequestCount, Service, draw_arrivals
+from headway_studies.queue_simulator.model import Consumer, Pattern, Profile, Setup
+from headway_studies.queue_simulator.waiting import DispatchPolicy, DispatchRouting, QueuePolicy
 
 
 def alike(rows: Sequence[tuple[float, float, float, float]], consumers: int, name: str = "test") -> Setup:
