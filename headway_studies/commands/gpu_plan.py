@@ -26,8 +26,7 @@ from headway_cli.flags import option, spread
 from headway_cli.options import Attainment, Duration, Itl, Start, TraceArgument, TraceFormat, Ttft
 from headway_cli.output import STDOUT, check_outputs, write_json, write_text
 from headway_cli.terminal import announce_compilation, console
-from headway_studies.commands.gpu_plan_page import render
-from headway_studies.commands.gpu_plan_view import print_plan
+from headway_studies.commands.gpu_plan_view import print_plan, render
 from headway_studies.gpu_mix.mix import InfeasibleError, Mix, MixRules, Supply, cheapest, rounded_up, supplies
 from headway_studies.gpu_mix.needs import GpuCandidate, PoolNeed, RequestLoad, candidates, pool_needs
 
