@@ -161,17 +161,3 @@ def test_a_name_that_comes_twice_is_refused():
 def test_losses_that_cannot_be_are_refused(lost_rps):
     with pytest.raises(PlanningError, match="demand"):
         losses(0, *lost_rps)
-
-
-def test_a_hundred_deployments_share_a_thousand_gpus():
-    """100 deployments and 1,000 GPUs, each with a curve of its own; the tier's loss is what it can be."""
-    rng = np.random.default_rng(5)
-    of = [
-        demand(f"d{at:03}", 1, *np.sort(rng.uniform(0, 10, rng.integers(2, 40)))[::-1], priority=at % 3)
-        for at in range(100)
-    ]
-    granted = gpus(share(of, 1000))
-    assert sum(granted.values()) == 1000
-    wanted = {one.name: one.losses.wanted_gpus for one in of}
-    assert by_tier(of, granted)[0] == by_tier(of, wanted)[0]
-    assert by_tier(of, granted)[2] > by_tier(of, wanted)[2]

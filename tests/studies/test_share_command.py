@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
-from headway.simulation.report import parse_report
 from headway_studies.commands.share import render
 from headway_studies.commands.shared_budget import (
-    BudgetUse,
-    DeploymentUse,
     SharedBudget,
     ShareReport,
+    parse_shared,
     read_shared,
     run_shared,
     run_split,
@@ -64,19 +62,6 @@ def document(report: ShareReport) -> dict[str, Any]:
     return report.document()
 
 
-def read_back(document: dict[str, Any]) -> ShareReport:
-    """A report from its document."""
-
-    def use(way: dict[str, Any]) -> BudgetUse:
-        keys = ("name", "priority", "weight", "lost")
-        rows = way["deployments"]
-        uses = [DeploymentUse(**{key: row[key] for key in keys}, report=parse_report(row)) for row in rows]
-        return BudgetUse(deployments=uses, parts=way.get("parts"))
-
-    split = use(document["split"]) if "split" in document else None
-    return ShareReport(gpus=document["gpus"], shared=use(document), split=split)
-
-
 @pytest.mark.parametrize("case", FILES)
 def test_wrong_files(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text, words = FILES[case]
@@ -102,7 +87,7 @@ def test_table_document_and_page(tmp_path: Path, capsys: pytest.CaptureFixture[s
     found = json.loads(Path("out.json").read_text(encoding="utf-8"))
     assert [row["name"] for row in found["deployments"]] == ["chat", "batch"]
     assert "split" not in found
-    assert Path("out.html").read_text(encoding="utf-8") == render(read_back(found))
+    assert Path("out.html").read_text(encoding="utf-8") == render(parse_shared(found))
 
 
 def test_targets_keep_the_budget_and_sums_are_those_of_the_rows(document: dict[str, Any]) -> None:
@@ -137,4 +122,4 @@ def test_the_page_shows_both_ways(report: ShareReport) -> None:
     page = render(report)
     for text in ("GPUs, shared", "GPUs, split in fixed parts", "budget 6", "chat", "batch"):
         assert text in page
-    assert page == render(read_back(json.loads(json.dumps(report.document()))))
+    assert page == render(parse_shared(json.loads(json.dumps(report.document()))))
