@@ -29,7 +29,7 @@ from headway.config.engine import (
     RefinementSettings,
     VllmSettings,
 )
-from headway.config.gateway import GatewaySettings, Right, TlsSettings
+from headway.config.gateway import GatewaySettings, Right, TlsSettings, TracingSettings
 from headway.config.loading import config_tree, embedded_profiles, json_schema, load_config, resolve_profile
 from headway.config.metrics import MetricsSettings
 from headway.config.models import CrashSettings, HeadwayConfig, SimulationSettings, SloSettings
@@ -41,7 +41,6 @@ from headway.config.routing import (
     SchedulingProfile,
     SloClass,
 )
-from headway.config.tracing import TracingSettings
 
 __all__ = [
     "CONNECTORS",

@@ -29,11 +29,10 @@ from headway.config.base import (
 )
 from headway.config.connector import ConnectorSettings
 from headway.config.engine import EngineSettings, GpuTypeSettings, PoolSettings
-from headway.config.gateway import GatewaySettings
+from headway.config.gateway import GatewaySettings, TracingSettings
 from headway.config.metrics import MetricsSettings
 from headway.config.planner import PlannerSettings
 from headway.config.routing import RoutingSettings, SloClass
-from headway.config.tracing import TracingSettings
 
 DISAGGREGATED: frozenset[RoleName] = frozenset({"prefill", "decode"})
 
