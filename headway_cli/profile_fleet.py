@@ -27,9 +27,8 @@ from headway.profiling.fleet.probing import (
     rebased,
     watch_fleet,
 )
-from headway.profiling.sweep import Limits
 from headway.profiling.sweep.endpoint import endpoint_facts
-from headway.profiling.sweep.points import LONGEST_ISL_TOKENS
+from headway.profiling.sweep.points import LONGEST_ISL_TOKENS, Limits
 from headway_cli.control import ControlClient
 from headway_cli.errors import CliError
 from headway_cli.profile_targets import ProfileOptions, configuration, is_endpoint, limits_of

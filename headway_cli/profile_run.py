@@ -21,16 +21,15 @@ from headway.config import ENGINES, Role
 from headway.engine.kinds import engine_kind
 from headway.planning.types import Slo
 from headway.profiling.comparison import Recommendation, TargetLoad, recommend
-from headway.profiling.sweep import (
+from headway.profiling.sweep.measure import SweepOptions, sweep
+from headway.profiling.sweep.measurements import (
     Measurements,
-    SweepOptions,
     SweptTables,
     open_measurements,
     read_measurements,
-    sweep,
-    sweep_points,
     swept_tables,
 )
+from headway.profiling.sweep.points import sweep_points
 from headway_cli.errors import CliError
 from headway_cli.profile_targets import ProfileOptions, configuration, is_endpoint, open_target
 from headway_cli.profile_transfer import check_transfer, measure_transfer, read_transfer, wants_transfer

@@ -20,9 +20,9 @@ from headway.engine.kinds import engine_kind
 from headway.loadgen import LoadPlan, fetch_models
 from headway.planning.types import Role, Slo
 from headway.profiling import TargetError, UnmeasurableError
-from headway.profiling.sweep import Arrival, Limits, StreamTimes, Target
 from headway.profiling.sweep.endpoint import EndpointFacts, OpenAiTarget, endpoint_facts
-from headway.profiling.sweep.points import LONGEST_ISL_TOKENS
+from headway.profiling.sweep.measure import Arrival, StreamTimes, Target
+from headway.profiling.sweep.points import LONGEST_ISL_TOKENS, Limits
 from headway_cli.control import KEY_VARIABLE, KeyVariable
 from headway_cli.errors import CliError
 from headway_cli.flags import option, switch

@@ -1,7 +1,7 @@
 """The KV transfer of `headway profile`: the pair of engines that is timed, and what is kept of it.
 
     simulated, vllm on CPUs    a prefill and a decode engine of the settings, both made in this process
-    URL                        the prefill side, `--decode` the decode side (`transfer_endpoints`)
+    URL                        the prefill side, `--decode` the decode side (`EndpointPair`)
 
 Two real engines of one process would share a GPU, and move KV within its memory; on GPUs it takes a pair of
 servers. DIR/measurements/kv-transfer-tpN.json holds what meta.json says.
@@ -22,14 +22,15 @@ from headway.engine.kinds import engine_kind
 from headway.loadgen import LoadPlan, fetch_models
 from headway.planning.types import Role, Slo
 from headway.profiling import MeasurementsError, TargetError
-from headway.profiling.sweep import Arrival, Limits
+from headway.profiling.sweep.measure import Arrival
+from headway.profiling.sweep.points import Limits
 from headway.profiling.transfer import (
+    EndpointPair,
     Handover,
     measure_transfers,
     transfer_lengths,
     transfer_meta,
 )
-from headway.profiling.transfer_endpoints import EndpointPair
 from headway_cli.errors import CliError
 from headway_cli.profile_targets import Closes, ProfileOptions, SaysSizes, configuration, is_endpoint
 from headway_cli.terminal import bar

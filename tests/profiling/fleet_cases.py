@@ -22,7 +22,8 @@ from headway.profiling.fleet.probing import (
     rebased,
     watch_fleet,
 )
-from headway.profiling.sweep import Arrival, Limits, StreamTimes
+from headway.profiling.sweep.measure import Arrival, StreamTimes
+from headway.profiling.sweep.points import Limits
 from interp import Profile, load_profile
 from serve_apps.engines import make_engine
 from serve_apps.engines.protocol import EngineRequest

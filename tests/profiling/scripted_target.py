@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from headway.profiling import TargetError, UnmeasurableError
-from headway.profiling.sweep import Arrival, StreamTimes
+from headway.profiling.sweep.measure import Arrival, StreamTimes
 
 
 class ScriptedTarget:

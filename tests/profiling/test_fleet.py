@@ -22,7 +22,8 @@ from headway.profiling.fleet.probing import (
     rebased,
     watch_fleet,
 )
-from headway.profiling.sweep import Arrival, Limits, StreamTimes
+from headway.profiling.sweep.measure import Arrival, StreamTimes
+from headway.profiling.sweep.points import Limits
 from tests.engines.virtual_loop import run
 from tests.gateway.doubles import ScriptedBackend, chunks
 from tests.gateway.serving import serving

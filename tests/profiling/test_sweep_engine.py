@@ -11,20 +11,9 @@ from scripted_target import ScriptedTarget
 from headway.engine import engine_profile
 from headway.planning.types import Role
 from headway.profiling import Phase, TargetError, UnmeasurableError
-from headway.profiling.sweep import (
-    Arrival,
-    Limits,
-    Measured,
-    Measurements,
-    StreamTimes,
-    SweepOptions,
-    SweepPoint,
-    Target,
-    open_measurements,
-    sweep,
-    sweep_points,
-    swept_tables,
-)
+from headway.profiling.sweep.measure import Arrival, StreamTimes, SweepOptions, Target, sweep
+from headway.profiling.sweep.measurements import Measured, Measurements, open_measurements, swept_tables
+from headway.profiling.sweep.points import Limits, SweepPoint, sweep_points
 from headway_cli.profile_targets import EngineTarget, SaysSizes
 from interp import load_profile, save_profile
 from serve_apps.engines import make_engine

@@ -6,9 +6,8 @@ import pytest
 from scripted_target import ScriptedTarget
 
 from headway.profiling import Phase, TargetError, UnmeasurableError
-from headway.profiling.sweep import SweepPoint
 from headway.profiling.sweep.measure import measure
-from headway.profiling.sweep.points import WINDOW_TOKENS
+from headway.profiling.sweep.points import WINDOW_TOKENS, SweepPoint
 
 DECODE = SweepPoint(phase=Phase.DECODE, tokens=400, batch=8)
 

@@ -5,8 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.profiling import IncompleteError, MeasurementsError, Phase
-from headway.profiling.sweep import Measured, SweepPoint, open_measurements, read_measurements, swept_tables
-from headway.profiling.sweep.measurements import MOST_VISITS, contradicting
+from headway.profiling.sweep.measurements import (
+    MOST_VISITS,
+    Measured,
+    contradicting,
+    open_measurements,
+    read_measurements,
+    swept_tables,
+)
+from headway.profiling.sweep.points import SweepPoint
 
 PREFILL = SweepPoint(phase=Phase.PREFILL, tokens=128)
 DECODE = SweepPoint(phase=Phase.DECODE, tokens=1000, batch=4)

@@ -2,8 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.profiling import Phase
-from headway.profiling.sweep import Limits, SweepPoint, sweep_points
-from headway.profiling.sweep.points import corners, next_point
+from headway.profiling.sweep.points import Limits, SweepPoint, corners, next_point, sweep_points
 
 LIMITS = st.builds(
     Limits,

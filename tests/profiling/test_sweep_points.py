@@ -3,8 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.profiling import Phase, RequestError
-from headway.profiling.sweep import Limits, sweep_points
-from headway.profiling.sweep.points import WINDOW_TOKENS, largest_batch
+from headway.profiling.sweep.points import WINDOW_TOKENS, Limits, largest_batch, sweep_points
 
 LIMITS = st.builds(
     Limits,

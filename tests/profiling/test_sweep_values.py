@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.profiling import UnmeasurableError
-from headway.profiling.sweep import Arrival, StreamTimes
-from headway.profiling.sweep.measure import decode_run, stagger_tokens
+from headway.profiling.sweep.measure import Arrival, StreamTimes, decode_run, stagger_tokens
 from headway.profiling.sweep.measurements import summarise
 
 

@@ -16,8 +16,9 @@ from headway.engine.rules import profiled_transfer
 from headway.loadgen import LoadPlan
 from headway.planning.types import Role, Slo
 from headway.profiling import RequestError, TargetError
-from headway.profiling.sweep import Arrival
+from headway.profiling.sweep.measure import Arrival
 from headway.profiling.transfer import (
+    EndpointPair,
     Handover,
     TransferSample,
     fit_transfers,
@@ -25,7 +26,6 @@ from headway.profiling.transfer import (
     transfer_lengths,
     transfer_meta,
 )
-from headway.profiling.transfer_endpoints import EndpointPair
 from headway_cli.profile_transfer import EnginePair
 from interp import ProfileError, build_profile
 from serve_apps.engines import make_engine

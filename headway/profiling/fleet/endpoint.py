@@ -19,8 +19,8 @@ from headway.loadgen.client import Clock
 from headway.loadgen.plan import LoadPlan, authorisation, base_url
 from headway.profiling import TargetError
 from headway.profiling.fleet.loads import ReplicaLoad
-from headway.profiling.sweep import StreamTimes
 from headway.profiling.sweep.endpoint import OpenAiTarget
+from headway.profiling.sweep.measure import StreamTimes
 
 SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)", re.MULTILINE)
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')

@@ -35,9 +35,8 @@ from headway.engine.refinement import gathered, refined, within_reach
 from headway.planning.types import Slo
 from headway.profiling import RequestError, TargetError, UnmeasurableError
 from headway.profiling.fleet.loads import ReplicaLoad, batch_of, beside, prompt_work_s, shown
-from headway.profiling.sweep import Limits, StreamTimes, sweep_points
-from headway.profiling.sweep.measure import HIGHEST_ID, LOWEST_ID
-from headway.profiling.sweep.points import MIN_TOKENS, log_spaced
+from headway.profiling.sweep.measure import HIGHEST_ID, LOWEST_ID, StreamTimes
+from headway.profiling.sweep.points import MIN_TOKENS, Limits, log_spaced, sweep_points
 from interp import DecodeSamples, PrefillSamples, Profile, build_profile
 
 OUTPUT_TOKENS = 33

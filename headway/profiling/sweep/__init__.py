@@ -8,33 +8,3 @@
 `Target`. `measurements` keeps the runs, finds points that contradict each other, and makes the tables.
 `endpoint` is the target behind HTTP.
 """
-
-from headway.profiling.sweep.measure import Arrival, StreamTimes, SweepOptions, Target, sweep
-from headway.profiling.sweep.measurements import (
-    Measured,
-    Measurements,
-    SweptTables,
-    add_measured,
-    open_measurements,
-    read_measurements,
-    swept_tables,
-)
-from headway.profiling.sweep.points import Limits, SweepPoint, sweep_points
-
-__all__ = [
-    "Arrival",
-    "Limits",
-    "Measured",
-    "Measurements",
-    "StreamTimes",
-    "SweepOptions",
-    "SweepPoint",
-    "SweptTables",
-    "Target",
-    "add_measured",
-    "open_measurements",
-    "read_measurements",
-    "sweep",
-    "sweep_points",
-    "swept_tables",
-]
