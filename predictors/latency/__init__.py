@@ -13,7 +13,7 @@
 Seconds and tokens. Nothing here reads a clock or draws a random number.
 """
 
-from predictors.latency.features import FIELDS, LatencyFeatures, LatencySamples, Target, samples_from_json
+from predictors.latency.features import FIELDS, LatencyFeatures, LatencySamples, Target
 from predictors.latency.fit import LatencySettings
 from predictors.latency.model import (
     ErrorFigures,
@@ -25,8 +25,7 @@ from predictors.latency.model import (
     TargetModel,
     cold_model,
 )
-from predictors.latency.online import OnlineLatency
-from predictors.latency.recent import RecentErrors
+from predictors.latency.online import OnlineLatency, RecentErrors
 from predictors.latency.train import TargetReport, Trained, train
 from predictors.latency.window import TrainingWindow
 
@@ -49,6 +48,5 @@ __all__ = [
     "Trained",
     "TrainingWindow",
     "cold_model",
-    "samples_from_json",
     "train",
 ]

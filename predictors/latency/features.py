@@ -9,12 +9,10 @@
     decode_tokens_in_flight   tokens that the running requests are still expected to generate
 
 The model looks at `INPUTS`: the same columns, but for the prefix score, which enters by what it leaves to
-compute, `uncached_tokens` = input_tokens (1 - prefix_score). NaN is "not measured"; the public predictors'
-rows write milliseconds, and zero for it: `samples_from_json` converts them.
+compute, `uncached_tokens` = input_tokens (1 - prefix_score). NaN is "not measured".
 """
 
 import enum
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -128,19 +126,6 @@ def _aligned(columns: "tuple[npt.ArrayLike, ...] | list[npt.ArrayLike]") -> Floa
     return table
 
 
-JSON_NAMES: Mapping[str, str] = {
-    "kv_usage": "kv_cache_percentage",
-    "input_tokens": "input_token_length",
-    "waiting": "num_request_waiting",
-    "running": "num_request_running",
-    "generated_tokens": "num_tokens_generated",
-    "prefix_score": "prefix_cache_score",
-    "prefill_tokens_in_flight": "prefill_tokens_in_flight",
-    "decode_tokens_in_flight": "decode_tokens_in_flight",
-}
-"""Field → its name in the public rows. The share of the KV cache is in [0, 1] there too, despite its name."""
-
-
 class Target(enum.Enum):
     """A predicted latency; the value is the name in metrics and reports."""
 
@@ -181,27 +166,3 @@ class LatencySamples:
             ttft_s=self.ttft_s[index],
             tpot_s=self.tpot_s[index],
         )
-
-
-def samples_from_json(rows: Iterable[Mapping[str, Any]]) -> LatencySamples:
-    """Samples from rows in the public form; a field that a row lacks counts as NaN, a missing outcome too.
-
-    Raises ArgumentError: a value is not a number.
-    """
-    listed = list(rows)
-    try:
-        columns = {
-            field: np.array([row.get(name, np.nan) for row in listed], dtype=np.float64)
-            for field, name in JSON_NAMES.items()
-        }
-        ttft, tpot = (
-            np.array([row.get(name, 0.0) for row in listed], dtype=np.float64) / 1e3
-            for name in ("actual_ttft_ms", "actual_tpot_ms")
-        )
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(f"samples: a row holds something that is not a number: {error}") from error
-    return LatencySamples(
-        features=LatencyFeatures(**{field: columns[field] for field in FIELDS}),
-        ttft_s=np.where(ttft == 0.0, np.nan, ttft),
-        tpot_s=np.where(tpot == 0.0, np.nan, tpot),
-    )

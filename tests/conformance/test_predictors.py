@@ -113,10 +113,6 @@ def test_negative_observations_count_as_zero(name):
     assert fed(name, [9.0, -1.0, -2.0]).intake.clipped == 2
 
 
-def test_a_falling_load_is_never_forecast_below_zero(name):
-    check_sound(fed(name, np.linspace(100.0, 1.0, 34)), horizon=40)
-
-
 @pytest.mark.parametrize("level", [1e-6, 5.0, 1e12])
 def test_a_load_that_never_changes(name, level):
     predictor = fed(name, [level] * 32)
@@ -187,13 +183,6 @@ def test_memory_is_bounded(name):
     assert late < 200_000
 
 
-def test_the_window_is_what_max_points_says(name):
-    predictor = fed(name, wave(400), max_points=30)
-    predictor.forecast()
-    assert predictor.forecast().source == name
-    assert len(pickle.dumps(predictor)) < 120_000
-
-
 @pytest.mark.parametrize("q", [0.0, 1.0, -0.1, 1.5, math.nan, math.inf, "0.5", None])
 def test_a_level_outside_the_open_interval_is_refused(name, q):
     with pytest.raises(ArgumentError, match="between 0 and 1"):
@@ -248,17 +237,6 @@ def test_library_warnings_do_not_escape(name):
 @given(values=st.lists(LOADS, max_size=60), horizon=st.integers(1, 20))
 def test_any_history_gives_a_sound_forecast(name, values, horizon):
     check_sound(fed(name, values), horizon)
-
-
-@given(values=st.lists(LOADS, max_size=12), split=st.integers(0, 12))
-def test_asking_on_the_way_never_matters(name, values, split):
-    asked, quiet = predictors.make(name), predictors.make(name)
-    for index, value in enumerate(values):
-        asked.observe(value)
-        quiet.observe(value)
-        if index == split:
-            asked.forecast(3)
-    assert np.array_equal(path(asked), path(quiet))
 
 
 @pytest.mark.parametrize("values", [[1e308] * 40, [1.0] * 20 + [1e300] * 20, [5e-324] * 40])

@@ -1,12 +1,9 @@
-import math
-
 import numpy as np
 import pmdarima
 import pytest
 
 import predictors
-from predictors import ModelError
-from predictors.arima import ArimaModel, without_lone_spike
+from predictors.arima import without_lone_spike
 
 
 def autoregression(points: int, *, weight: float = 0.8, seed: int = 1) -> np.ndarray:
@@ -106,21 +103,3 @@ def test_a_failing_library_is_reported_with_its_reason(monkeypatch):
     assert predictor.forecast().source == f"constant (arima failed: {reason})"
     assert predictor.journal.last_failure == reason
     assert predictor.journal.failures == 6, "one at 20 points, and one at each point since"
-
-
-def test_an_undocumented_exception_is_not_swallowed(monkeypatch):
-    def mistaken(values, **options):
-        raise KeyError("not a failure of the method")
-
-    monkeypatch.setattr(pmdarima, "auto_arima", mistaken)
-    predictor = predictors.make("arima")
-    predictors.warm_start(predictor, autoregression(25))
-    with pytest.raises(KeyError):
-        predictor.forecast()
-
-
-def test_an_unfitted_model_says_so():
-    with pytest.raises(ModelError, match="not fitted"):
-        ArimaModel().predict(1)
-    with pytest.raises(ModelError, match="not fitted"):
-        ArimaModel().update(math.nan)

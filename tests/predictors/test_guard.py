@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from predictors import GuardedPredictor, ModelError, warm_start
-from predictors.arima import fill_gaps
+from predictors.arima import ArimaModel, fill_gaps
+from predictors.kalman import KalmanModel
 from predictors.model import Normal, Prediction, Traits
+from predictors.prophet_ import ProphetModel
 
 EVERY = 10
 
@@ -200,3 +202,9 @@ def test_warm_up_quantiles_come_from_the_stand_in_s_errors():
 def test_gaps_are_filled_by_straight_lines():
     values = np.array([math.nan, 2.0, math.nan, math.nan, 8.0, math.nan])
     assert fill_gaps(values).tolist() == [2.0, 2.0, 4.0, 6.0, 8.0, 8.0]
+
+
+@pytest.mark.parametrize("model", [ArimaModel(), KalmanModel(), ProphetModel()])
+def test_a_model_that_was_never_fitted_says_so(model):
+    with pytest.raises(ModelError, match="not fitted"):
+        model.predict(1)

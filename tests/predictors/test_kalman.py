@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 
 import predictors
-from predictors import ModelError
-from predictors.kalman import KalmanModel
 
 
 def fed(values, **options):
@@ -76,10 +74,3 @@ def test_quantiles_widen_with_the_horizon_on_a_random_walk():
     assert 18.0 < spread[0] < 34.0  # 2 x 1.28 x 10 = 25.6 for a perfect model
     assert spread[7] > 2.0 * spread[0]
     assert spread[11] == pytest.approx(spread[7] * math.sqrt(12 / 8))
-
-
-def test_an_unfitted_model_says_so():
-    with pytest.raises(ModelError, match="not fitted"):
-        KalmanModel().predict(1)
-    with pytest.raises(ModelError, match="no measured value"):
-        KalmanModel().fit(np.array([math.nan]))

@@ -20,7 +20,6 @@ from predictors.latency import (
     Target,
     TrainingWindow,
     cold_model,
-    samples_from_json,
     train,
 )
 
@@ -196,25 +195,3 @@ def test_features_of_another_shape_are_refused(running):
 def test_no_rows_have_no_answers():
     prediction = MODELS["prior and data"].predict(LatencyFeatures.from_table([]))
     assert columns(prediction).shape == (4, 0)
-
-
-def test_public_rows_are_read_in_milliseconds_and_zero_is_unmeasured():
-    row = {
-        "kv_cache_percentage": 0.25,
-        "input_token_length": 48,
-        "num_request_waiting": 1,
-        "num_request_running": 2,
-        "num_tokens_generated": 0,
-        "actual_ttft_ms": 455,
-        "actual_tpot_ms": 0,
-        "prefix_cache_score": 0.5,
-        "prefill_tokens_in_flight": 64,
-        "decode_tokens_in_flight": 7,
-    }
-    samples = samples_from_json([row, {"kv_cache_percentage": 0.1, "actual_tpot_ms": 18.5}])
-    assert samples.features.table()[0].tolist() == [0.25, 48, 1, 2, 0, 0.5, 64, 7]
-    np.testing.assert_allclose(samples.ttft_s, [0.455, np.nan])
-    np.testing.assert_allclose(samples.tpot_s, [np.nan, 0.0185])
-    assert np.isnan(samples.features.running[1])
-    with pytest.raises(ArgumentError, match="not a number"):
-        samples_from_json([{"kv_cache_percentage": "full"}])

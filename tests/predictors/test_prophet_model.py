@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 import predictors
-from predictors import ModelError
 from predictors.prophet_ import ProphetModel, predictive_std
 
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword")
@@ -89,8 +88,3 @@ def test_a_horizon_beyond_the_calendar_is_left_to_the_stand_in():
     predictors.warm_start(predictor, WIGGLE[:10])
     assert predictor.forecast().source == "prophet"
     assert predictor.forecast(2_000_000).source.startswith("constant (prophet failed: prophet predict: ")
-
-
-def test_an_unfitted_model_says_so():
-    with pytest.raises(ModelError, match="not fitted"):
-        ProphetModel().predict(1)
