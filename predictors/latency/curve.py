@@ -13,7 +13,7 @@ answers (`COVERED` of the rows). Outside of them it moves as far as what the pri
     t(x, p) = t(x', p') e(p) / e(p'),     e(p) = α + γ p,     x', p' the nearest values within the bounds
     least e(p) ≤ t(x, p) ≤ most e(p),     of outcome / e(p) as measured
 
-α, γ ≥ 0 are fitted to the same rows, with α = 0 and γ the median of outcome / prior worth `edge_rows` rows.
+α, γ ≥ 0 are fitted to the same rows, with α = 0 and γ the median of outcome / prior worth EDGE_ROWS rows.
 So where nothing speaks against the prior's shape, time is the prior times the correction at the edge; where
 the rows show that the prior explains nothing, it stays as it was at the edge. A curve without a prior has
 nothing else to go by: its last ramps have no end, and time keeps growing at the rate last learned.
@@ -35,11 +35,20 @@ import numpy as np
 import numpy.typing as npt
 
 from predictors.latency.features import INPUTS, FloatArray
-from predictors.latency.fit import LatencySettings, Problem, relative_quantile
+from predictors.latency.fit import Problem, relative_quantile
 from predictors.latency.forest import Forest
 
 KNOTS: tuple[tuple[int, tuple[float, ...]], ...] = ((200, (0.25, 0.5, 0.75)), (60, (0.5,)))
 """From so many values above 0 on, an input bends at these quantiles: some fifty rows for each ramp."""
+
+HALF_LIFE_ROWS, LEAST_WEIGHT = 500.0, 0.05
+"""A row's weight halves every so many newer rows, down to this: what was seen long ago is not forgotten."""
+
+PRIOR_ROWS, EDGE_ROWS = 0.03, 0.3
+"""Rows that the prior's shape is worth, and beyond what was seen: few, for it may be another engine's."""
+
+BEND_ROWS = 0.003
+"""Rows that the smoothness of each input's effect is worth: steadies what lies beyond."""
 
 COVERED = (0.001, 0.999)
 """Quantiles of the rows between which something was learned."""
@@ -222,7 +231,7 @@ class Learned:
         return np.clip(times * centre, SHORTEST_S, LONGEST_S), times * quantile
 
 
-def fit_curve(rows: Rows, level: float, settings: LatencySettings) -> Curve:
+def fit_curve(rows: Rows, level: float) -> Curve:
     """The curve at `level` through `rows`, newer rows weighing more; ramps without weight are left out.
 
     Raises ModelError: the solver found no answer.
@@ -231,10 +240,10 @@ def fit_curve(rows: Rows, level: float, settings: LatencySettings) -> Curve:
     problem = Problem(
         design=basis.design(rows.inputs, rows.prior_s),
         outcome_s=rows.outcome_s,
-        weights=row_weights(len(rows.outcome_s), settings),
+        weights=row_weights(len(rows.outcome_s)),
         anchor=_anchor(rows, basis.size),
-        anchor_rows=settings.prior_rows,
-        bending=settings.bend_rows * _bending(basis, rows),
+        anchor_rows=PRIOR_ROWS,
+        bending=BEND_ROWS * _bending(basis, rows),
     )
     weights = relative_quantile(problem, level)
     fixed = basis.size - len(basis.source)
@@ -242,11 +251,11 @@ def fit_curve(rows: Rows, level: float, settings: LatencySettings) -> Curve:
     return Curve(
         basis=basis.ramps(used),
         weights=np.concatenate([weights[:fixed], weights[fixed:][used]]),
-        span=_span(rows, settings),
+        span=_span(rows),
     )
 
 
-def _span(rows: Rows, settings: LatencySettings) -> Span:
+def _span(rows: Rows) -> Span:
     if rows.prior_s is None:
         return UNBOUNDED
     anchor = np.array([0.0, np.median(rows.outcome_s / rows.prior_s)])
@@ -255,7 +264,7 @@ def _span(rows: Rows, settings: LatencySettings) -> Span:
         outcome_s=rows.outcome_s,
         weights=np.ones_like(rows.prior_s),
         anchor=anchor,
-        anchor_rows=settings.edge_rows,
+        anchor_rows=EDGE_ROWS,
         bending=np.zeros((2, 2)),
     )
     base_s, slope = relative_quantile(problem, CENTRE).tolist()
@@ -265,10 +274,10 @@ def _span(rows: Rows, settings: LatencySettings) -> Span:
     return Span(low_s, high_s, base_s, slope, least, most)
 
 
-def row_weights(rows: int, settings: LatencySettings) -> FloatArray:
+def row_weights(rows: int) -> FloatArray:
     """What each of so many rows counts, oldest first."""
     age = np.arange(rows)[::-1]
-    return np.asarray(np.maximum(0.5 ** (age / settings.half_life_rows), settings.least_weight))
+    return np.asarray(np.maximum(0.5 ** (age / HALF_LIFE_ROWS), LEAST_WEIGHT))
 
 
 def _bending(basis: Basis, rows: Rows) -> FloatArray:

@@ -28,60 +28,31 @@ import numpy as np
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from scipy.optimize import nnls
 
-from predictors.checks import library_call, number, whole
+from predictors.checks import library_call, number
 from predictors.latency.features import FloatArray
 
 OWNER = "latency"
 ROUNDING = 1e-9
 
 
+HOLDOUT_SHARE, MOST_HOLDOUT = 0.2, 100
+"""The newest share of the rows judges and calibrates, of at most so many: few enough not to age the model."""
+
+FEWEST_ROWS = 20
+"""Measured rows of a target below which its prior answers alone, or as many as the quantile takes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencySettings:
-    """Settings of training and judging the latency model.
+    """`level` of the quantile, in (0, 0.999]; how many rows are wanted and held out follows from it.
 
-    `level`              the quantile, in (0, 1)
-    `minimum_rows`       measured rows of a target below which its prior answers alone; None: 20, or as many
-                         as the quantile takes, half of them held out
-    `holdout_share`      newest share of the rows that judges and calibrates, never more than
-    `holdout_rows`       this many; None: 100, few enough not to age the model, or what the quantile takes
-    `half_life_rows`     a row's weight in training halves every so many newer rows, down to
-    `least_weight`       this much, so that a regime seen long ago is not forgotten
-    `prior_rows`         rows that the prior's shape is worth: few, for it may be another engine's
-    `bend_rows`          rows that the smoothness of each input's effect is worth: steadies what lies beyond
-    `edge_rows`          rows that the prior's shape is worth beyond what was seen
-    `trees`              trees over a curve where held-out rows justify them, for answers that take longer
-    `most_shift`         held-out rows of which half lie further off than this factor are not believed
-    `margin`             a candidate may be worse than the best alternative by this share of its error
-
-    Raises OptionError: a value out of range, or a holdout too small to hold the quantile.
+    Raises OptionError: out of range.
     """
 
     level: float = 0.9
-    minimum_rows: int | None = None
-    holdout_share: float = 0.2
-    holdout_rows: int | None = None
-    half_life_rows: float = 500.0
-    least_weight: float = 0.05
-    prior_rows: float = 0.03
-    bend_rows: float = 0.003
-    edge_rows: float = 0.3
-    trees: int = 8
-    most_shift: float = 3.0
-    margin: float = 0.25
 
     def __post_init__(self) -> None:
         number(OWNER, "level", self.level, above=0.0, up_to=0.999)
-        number(OWNER, "holdout_share", self.holdout_share, above=0.0, up_to=0.9)
-        number(OWNER, "half_life_rows", self.half_life_rows, above=0.0)
-        number(OWNER, "least_weight", self.least_weight, above=0.0, up_to=1.0)
-        number(OWNER, "prior_rows", self.prior_rows, above=0.0)
-        number(OWNER, "edge_rows", self.edge_rows, above=0.0)
-        whole(OWNER, "trees", self.trees, low=0)
-        number(OWNER, "most_shift", self.most_shift, above=1.0)
-        number(OWNER, "bend_rows", self.bend_rows, above=-ROUNDING)
-        number(OWNER, "margin", self.margin, above=-1.0)
-        whole(OWNER, "holdout_rows", self.most_holdout, low=self.least_holdout)
-        whole(OWNER, "minimum_rows", self.least_rows, low=2 * self.least_holdout)
 
     @property
     def least_holdout(self) -> int:
@@ -90,17 +61,13 @@ class LatencySettings:
 
     @property
     def least_rows(self) -> int:
-        """`minimum_rows`, or its default."""
-        return max(20, 2 * self.least_holdout) if self.minimum_rows is None else self.minimum_rows
-
-    @property
-    def most_holdout(self) -> int:
-        """`holdout_rows`, or its default."""
-        return max(100, self.least_holdout) if self.holdout_rows is None else self.holdout_rows
+        """Measured rows from which a curve is trained: half of them may be held out."""
+        return max(FEWEST_ROWS, 2 * self.least_holdout)
 
     def holdout_of(self, rows: int) -> int:
         """The number of `rows` that are held out."""
-        return min(max(round(self.holdout_share * rows), self.least_holdout), self.most_holdout)
+        most = max(MOST_HOLDOUT, self.least_holdout)
+        return min(max(round(HOLDOUT_SHARE * rows), self.least_holdout), most)
 
 
 STEPS = 15

@@ -6,18 +6,18 @@ quantile.
 
 | what the held-out rows say                                             | outcome                     |
 |------------------------------------------------------------------------|-----------------------------|
-| fewer rows than `minimum_rows`                                         | kept: too few rows          |
+| fewer rows than the quantile takes                                     | kept: too few rows          |
 | the solver failed                                                      | kept: its reason            |
-| half lie `most_shift` times off the candidate, and there is one in use | kept: held-out rows are off |
-| the candidate's error exceeds that of the model in place by `margin`   | kept: worse than in place   |
-| the candidate's error exceeds that of the prior alone by `margin`      | kept: worse than the prior  |
+| half lie MOST_SHIFT times off the candidate, and there is one in use   | kept: held-out rows are off |
+| the candidate's error exceeds that of the model in place by MARGIN     | kept: worse than in place   |
+| the candidate's error exceeds that of the prior alone by MARGIN        | kept: worse than the prior  |
 | otherwise                                                              | accepted                    |
 
 A candidate is a curve, and as large a share of the trees over it (`forest.py`) as lowers the held-out error
 by 5 %, or none: the trees know what the curve cannot say, and forget it sooner when the load moves on.
 
 An accepted candidate is then refreshed: the centre is fitted anew to all rows, and used if it explains the
-older rows as well as before (within `margin`). So a judge is the first to meet broken rows, and a sound
+older rows as well as before (within MARGIN). So a judge is the first to meet broken rows, and a sound
 centre is not a hundred rows old. The quantile stays as calibrated, on rows that it was not fitted to.
 
 Train again once about as many rows have arrived as are held out; sooner, the comparison favours the model in
@@ -40,6 +40,12 @@ from predictors.latency.model import LatencyModel, Prior, Priors, TargetModel, a
 from predictors.latency.window import TrainingWindow
 
 NOT_JUDGED = math.nan
+
+MOST_SHIFT = 3.0
+"""Held-out rows of which half lie further off than this factor are not believed."""
+
+MARGIN = 0.25
+"""A candidate may be worse than the best alternative by this share of its error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,10 +138,10 @@ def shift(candidate: TargetModel, held: Measured) -> float:
     return math.exp(abs(float(np.median(np.log(held.outcome_s / centre)))))
 
 
-def objection(report: TargetReport, off: float, settings: LatencySettings) -> str | None:
+def objection(report: TargetReport, off: float) -> str | None:
     """The reason not to use the candidate, or None; `off` is its `shift`. NaN, not judged, is no reason."""
-    slack = 1.0 + settings.margin
-    if off > settings.most_shift:
+    slack = 1.0 + MARGIN
+    if off > MOST_SHIFT:
         return f"half of the held-out rows are {off:.1f} times off"
     error = f"error {100.0 * report.candidate_error:.1f} %"
     if report.candidate_error > slack * report.previous_error:
@@ -200,21 +206,21 @@ def _train_target(
     older, held = measured.part(slice(cut)), measured.part(slice(cut, None))
     try:
         candidate = replace(prior, learned=_fit(older.rows(), settings))
-        candidate, share = _with_trees(candidate, older.rows(), held, settings)
+        candidate, share = _with_trees(candidate, older.rows(), held)
         report = judged(report, held, (candidate, in_place, prior))
         candidate, report = _calibrated(candidate, report, held.rows(), settings)
         # Without a model in place there is nothing better to keep, however far off the rows seem.
         off = shift(candidate, held) if in_place.learned else 1.0
-        if complaint := objection(report, off, settings):
+        if complaint := objection(report, off):
             return in_place, replace(report, reason=f"kept: {complaint}")
-        fresh = _refreshed(candidate, share, measured, older, settings)
+        fresh = _refreshed(candidate, share, measured, older)
     except ModelError as error:
         return in_place, replace(report, reason=f"kept: {error}")
     return fresh, replace(report, accepted=True, reason="accepted")
 
 
 def _fit(rows: Rows, settings: LatencySettings) -> Learned:
-    centre, quantile = (fit_curve(rows, level, settings) for level in (CENTRE, settings.level))
+    centre, quantile = (fit_curve(rows, level) for level in (CENTRE, settings.level))
     return Learned(centre=centre, quantile=quantile)
 
 
@@ -224,13 +230,9 @@ SHARES = (0.5, 1.0)
 GAIN = 0.05
 
 
-def _with_trees(
-    candidate: TargetModel, older: Rows, held: Measured, settings: LatencySettings
-) -> tuple[TargetModel, float]:
+def _with_trees(candidate: TargetModel, older: Rows, held: Measured) -> tuple[TargetModel, float]:
     """The candidate with as large a share of the trees' correction as held-out rows justify; the share."""
-    if settings.trees == 0:
-        return candidate, 0.0
-    forest = _trees(candidate, older, settings)
+    forest = _trees(candidate, older)
     chosen, chosen_share, least = candidate, 0.0, score(candidate, held)[0]
     for share in SHARES:
         corrected = _with(candidate, partial(replace, forest=forest.scaled(share)))
@@ -240,10 +242,10 @@ def _with_trees(
     return chosen, chosen_share
 
 
-def _trees(model: TargetModel, rows: Rows, settings: LatencySettings) -> Forest:
+def _trees(model: TargetModel, rows: Rows) -> Forest:
     assert model.learned is not None, "a candidate has been fitted"
     residual = np.log(rows.outcome_s / model.learned.centre.at(rows.inputs, rows.prior_s))
-    return fit_forest(rows.inputs, residual, row_weights(len(residual), settings), settings.trees)
+    return fit_forest(rows.inputs, residual, row_weights(len(residual)))
 
 
 def _calibrated(
@@ -255,16 +257,14 @@ def _calibrated(
     return _with(candidate, partial(replace, factor=factor)), replace(report, factor=factor)
 
 
-def _refreshed(
-    candidate: TargetModel, share: float, measured: Measured, older: Measured, settings: LatencySettings
-) -> TargetModel:
+def _refreshed(candidate: TargetModel, share: float, measured: Measured, older: Measured) -> TargetModel:
     """The candidate with its centre fitted to all rows, unless that spoils its fit to the older ones."""
     rows = measured.rows()
-    fresh = _with(candidate, partial(replace, centre=fit_curve(rows, CENTRE, settings)))
+    fresh = _with(candidate, partial(replace, centre=fit_curve(rows, CENTRE)))
     if share > 0.0:
-        fresh = _with(fresh, partial(replace, forest=_trees(fresh, rows, settings).scaled(share)))
+        fresh = _with(fresh, partial(replace, forest=_trees(fresh, rows).scaled(share)))
     (after, _), (before, _) = score(fresh, older), score(candidate, older)
-    return fresh if after <= (1.0 + settings.margin) * before else candidate
+    return fresh if after <= (1.0 + MARGIN) * before else candidate
 
 
 def _with(model: TargetModel, change: Callable[[Learned], Learned]) -> TargetModel:

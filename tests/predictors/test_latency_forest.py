@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from latency_cases import load
 
-from predictors.latency import LatencyFeatures, LatencySamples, LatencySettings, Priors, TrainingWindow, train
+from predictors.latency import LatencyFeatures, LatencySamples, Priors, TrainingWindow, train
 from predictors.latency.forest import DEPTH, LARGEST_LOG, LEAF_ROWS, fit_forest
 
 
@@ -30,14 +30,6 @@ def test_they_learn_what_two_inputs_do_together():
     curve = model.tpot.learned.centre.at(judged.features.inputs(), None)
     assert error < 0.06
     assert error < 0.6 * np.abs(curve / judged.tpot_s - 1).mean()
-
-
-def test_without_trees_there_are_none():
-    window = TrainingWindow()
-    window.add(samples(1_500, seed=1))
-    learned = train(window, Priors(), settings=LatencySettings(trees=0)).model.tpot.learned
-    assert learned is not None
-    assert learned.forest is None
 
 
 def test_they_are_left_out_where_held_out_rows_gain_nothing():

@@ -16,6 +16,8 @@ from predictors.latency import (
     Target,
     TrainingWindow,
     cold_model,
+    curve,
+    fit,
     train,
 )
 from predictors.latency.fit import conformal_factor
@@ -159,10 +161,11 @@ def test_being_better_than_a_bad_model_in_place_is_not_enough():
     assert trained.model.tpot is bad.tpot
 
 
-def test_held_out_rows_do_not_teach_what_spoils_the_older_ones():
-    settings = LatencySettings(holdout_share=0.6, holdout_rows=300)
+def test_held_out_rows_do_not_teach_what_spoils_the_older_ones(monkeypatch):
+    monkeypatch.setattr(fit, "HOLDOUT_SHARE", 0.6)
+    monkeypatch.setattr(fit, "MOST_HOLDOUT", 300)
     window = window_of(measured(200, seed=1), measured(300, seed=2, slower=2.5))
-    trained = train(window, PRIORS, settings=settings)
+    trained = train(window, PRIORS)
     assert trained.reports[Target.TPOT].accepted
     assert errors(trained.model)[1] < 0.06
 
@@ -204,38 +207,22 @@ def test_the_conformal_factor_of_too_few_rows_is_the_largest_ratio_and_of_none_i
     assert conformal_factor(np.array([]), np.array([]), 0.9) == 1.0
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"level": 0.0},
-        {"level": 1.0},
-        {"holdout_share": 0.0},
-        {"holdout_rows": 8},
-        {"minimum_rows": 17},
-        {"most_shift": 1.0},
-        {"margin": -1.0},
-        {"half_life_rows": -1.0},
-        {"edge_rows": 0.0},
-        {"trees": -1},
-        {"level": 0.95, "minimum_rows": 37},
-        {"level": 0.999, "holdout_rows": 998},
-        {"level": 0.9999},
-    ],
-)
-def test_settings_out_of_range_are_refused(options):
+@pytest.mark.parametrize("level", [0.0, 1.0, 0.9999])
+def test_a_level_out_of_range_is_refused(level):
     with pytest.raises(OptionError, match="latency"):
-        LatencySettings(**options)
+        LatencySettings(level=level)
 
 
 @pytest.mark.parametrize(("level", "rows"), [(0.5, 20), (0.9, 20), (0.95, 38), (0.99, 198), (0.999, 1998)])
-def test_as_many_rows_as_the_quantile_takes_unless_told_otherwise(level, rows):
+def test_as_many_rows_as_the_quantile_takes(level, rows):
     settings = LatencySettings(level=level)
     assert settings.least_rows == rows
     assert settings.least_holdout <= settings.holdout_of(rows) <= rows / 2
-    assert LatencySettings(level=level, minimum_rows=2000).least_rows == 2000
 
 
-def test_the_rate_beyond_what_was_seen_is_that_of_the_slope_as_a_whole():
+def test_the_rate_beyond_what_was_seen_is_that_of_the_slope_as_a_whole(monkeypatch):
+    monkeypatch.setattr(curve, "BEND_ROWS", 10.0)
+
     def steady(features: LatencyFeatures) -> np.ndarray:
         return 0.05 + features.prefill_tokens_in_flight / 8_000
 
@@ -252,5 +239,5 @@ def test_the_rate_beyond_what_was_seen_is_that_of_the_slope_as_a_whole():
     far = LatencyFeatures.of(
         kv_usage=0.5, input_tokens=100, waiting=0, running=8, prefill_tokens_in_flight=1e6
     )
-    model = train(window_of(samples), Priors(), settings=LatencySettings(bend_rows=10.0)).model
+    model = train(window_of(samples), Priors()).model
     assert model.predict(far).ttft_s == pytest.approx(steady(far), rel=0.05)
