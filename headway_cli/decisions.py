@@ -8,7 +8,7 @@ from json import dumps
 from typing import Annotated, Any
 
 from headway.planning import Role
-from headway.planning.decision_text import answer_text, story
+from headway.planning.decision_text import answer_text, change_text, story
 from headway.planning.record_figures import HELD, UNCHANGED, changes, reason_codes
 from headway.planning.records import DRY_RUN, PENDING, REFUSED, UNREACHABLE, DecisionRecord
 from headway.words import clock, percent
@@ -113,10 +113,8 @@ def _digits(rate: float) -> str:
 
 
 def _pool(record: DecisionRecord, role: Role) -> str:
-    count, before = record.targets.get(role), record.previous_targets.get(role)
-    if count is None:
-        return "–"
-    return f"{count}" if before in (None, count) else f"{before} → {count}"
+    count = record.targets.get(role)
+    return "–" if count is None else change_text(record.previous_targets.get(role), count)
 
 
 def _reached(record: DecisionRecord, newest: bool) -> str:

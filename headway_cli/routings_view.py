@@ -1,7 +1,6 @@
 """A comparison of routings as tables and as an HTML page: figures with their spread, and who is ahead."""
 
 from collections.abc import Callable, Iterator, Sequence
-from html import escape
 
 from rich.console import Console
 from rich.text import Text
@@ -23,7 +22,7 @@ from headway_cli.page.charts import (
     attained,
     attainment_axis,
 )
-from headway_cli.page.template import charts, figures, notes, page
+from headway_cli.page.template import charts, figures, heading, notes, page
 from headway_cli.result_view import TPOT_IS
 from headway_cli.terminal import bold, print_notes, table
 
@@ -46,7 +45,7 @@ def print_routings(report: RoutingsReport, out: Console) -> None:
     out.print(bold("TTFT p99 of the requests that met their SLOs, in ms, and prefix hits of all"))
     out.print(table(["load", "routing", "all", *report.rows[0].classes, "hits"], _tails(report), names=2))
     if report.ahead:
-        out.print(bold(f"Goodput of {report.ahead[0].routing} beside the others"))
+        out.print(bold(_ahead(report)))
         out.print(table(LEAD_HEAD, map(_lead_cells, report.ahead), names=2))
     print_notes(report.notes, out)
 
@@ -111,26 +110,26 @@ def _percents(share: float) -> str:
 
 def render_routings(report: RoutingsReport) -> str:
     """One self-contained page: goodput, attainment per class and shed share over the load."""
-    ahead = ""
-    if report.ahead:
-        beside = escape(f"Goodput of {report.ahead[0].routing} beside the others")
-        ahead = f"<h2>{beside}</h2>\n{figures(LEAD_HEAD, map(_lead_cells, report.ahead))}"
+    ahead = [heading(_ahead(report)), figures(LEAD_HEAD, map(_lead_cells, report.ahead))]
+    body = (
+        charts(_draw(report)),
+        heading("Figures"),
+        figures(_head(report), map(_cells, report.rows)),
+        *(ahead if report.ahead else ()),
+        notes(report.notes),
+    )
     return page(
+        *body,
         title=f"Routings on {report.trace.name}, fleet {report.fleet}",
         subtitle=f"Profile {report.profile}; {plural(report.seeds, 'run')} of each. "
         "Bars are standard deviations. Goodput is what met its SLOs, per second of the trace. "
         "100 % load is what the fleet does at best: all its GPUs busy at their best throughput within the "
         f"targets (fluid bound). {TPOT_IS}",
-        body="\n".join(
-            (
-                charts(_draw(report)),
-                "<h2>Figures</h2>",
-                figures(_head(report), map(_cells, report.rows)),
-                ahead,
-                notes(report.notes),
-            )
-        ),
     )
+
+
+def _ahead(report: RoutingsReport) -> str:
+    return f"Goodput of {report.ahead[0].routing} beside the others" if report.ahead else ""
 
 
 def _cells(row: RoutingRow) -> list[str]:

@@ -236,10 +236,12 @@ def _waited_and_cached(measured: MeasuredFigures) -> Iterator[str]:
 def targets_text(targets: Mapping[Role, int], previous: Mapping[Role, int] | None = None) -> str:
     """`prefill 2, decode 3`, or `prefill 1 → 2, decode 3` beside earlier targets."""
     before = previous or {}
-    return ", ".join(
-        f"{role} {count}" if before.get(role, count) == count else f"{role} {before[role]} → {count}"
-        for role, count in targets.items()
-    )
+    return ", ".join(f"{role} {change_text(before.get(role), count)}" for role, count in targets.items())
+
+
+def change_text(before: float | None, count: int) -> str:
+    """`3 → 4`, or `4` where it was that before, or the count before is unknown."""
+    return f"{count}" if before in (None, count) else f"{before:g} → {count}"
 
 
 def reached_text(decision: LastDecision | DecisionRecord) -> str:

@@ -24,7 +24,7 @@ from headway_cli.advice_view import (
 )
 from headway_cli.page.charts import BLUE, GREY, ORANGE, Board, Figure, Style, attainment_axis
 from headway_cli.page.series import Floats
-from headway_cli.page.template import card, charts, figures, named, page
+from headway_cli.page.template import card, cards, charts, figures, heading, named, page
 from headway_cli.page.template import notes as notes_section
 
 STOOD, PLANNED = ORANGE, BLUE
@@ -39,11 +39,11 @@ def render(found: AdviceDocument) -> str:
     window = told(found).window
     assert window is not None
     body = (
-        f'<section class="cards">{"".join(_cards(found))}</section>',
+        cards(_cards(found)),
         charts(_draw(found)),
-        "<h2>Figures</h2>",
+        heading("Figures"),
         figures(head(found), rows(found)),
-        "<h2>What was compared</h2>",
+        heading("What was compared"),
         named({**_method(found), **sentences(found)}),
         notes_section(list(notes(found))),
     )
@@ -51,7 +51,7 @@ def render(found: AdviceDocument) -> str:
     if acts(found) and found.acted is not None:
         before = fleet_text(found.acted)
         subtitle = f"{span(window)} in which Headway scaled the fleet, compared with a constant {before}."
-    return page(title=f"{headline(found)}.", subtitle=f"{found.model}: {subtitle}", body="\n".join(body))
+    return page(*body, title=f"{headline(found)}.", subtitle=f"{found.model}: {subtitle}")
 
 
 def _method(found: AdviceDocument) -> dict[str, str]:

@@ -26,7 +26,7 @@ from headway_cli.page.charts import (
     missed,
 )
 from headway_cli.page.series import gpu_hours, interval_columns, pool_columns, steps
-from headway_cli.page.template import card, charts, figures, hint, named, notes, page
+from headway_cli.page.template import card, cards, charts, figures, heading, hint, named, notes, page
 from headway_cli.result_view import BOUND_IS, COMPARED, TPOT_IS, common_notes, movement
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION)
@@ -39,14 +39,14 @@ def render(found: PolicyComparison) -> str:
     """The page; the same comparison (`wall_s` apart) gives the same text."""
     first, trace = found.first, found.first.trace
     body = (
-        f'<section class="cards">{"".join(_cards(found))}</section>',
+        cards(_cards(found)),
         named(dict(_sentences(found))),
-        "<h2>Attainment and cost</h2>",
+        heading("Attainment and cost"),
         charts(_frontier(found)),
-        "<h2>Over time</h2>",
+        heading("Over time"),
         hint("Click a policy in the legend to hide it. Drag to zoom all panels, double-click to return."),
         charts(_over_time(found)),
-        "<h2>Figures</h2>",
+        heading("Figures"),
         figures(_head(found), _rows(found)),
         notes(common_notes(list(found.policies.values()))),
     )
@@ -54,11 +54,11 @@ def render(found: PolicyComparison) -> str:
         f"{plural(trace.requests, 'request')} in {duration(trace.duration_s)}, "
         f"mean {trace.isl_mean_tokens:,.0f} input and {trace.osl_mean_tokens:,.0f} output tokens, "
         f"profile {first.profile}. "
-        f"Targets: {targets(first.slo.ttft_s, first.slo.itl_s)}, target {percent(first.slo.attainment)}, "
-        f"attainable {percent(first.attainable)}."
+        f"Targets: {targets(first.slo.ttft_s, first.slo.itl_s)}, for {percent(first.slo.attainment)} of "
+        f"requests; attainable {percent(first.attainable)}."
     )
     title = f"Policies on {scaled(trace.name, trace.rate_scale)}"
-    return page(title=title, subtitle=subtitle, body="\n".join(body))
+    return page(*body, title=title, subtitle=subtitle)
 
 
 def _keeps(found: PolicyComparison, report: SimulationReport) -> bool:

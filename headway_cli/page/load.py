@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from headway.simulation.report import Count, Measured, Number, Quantiles, ReportSlo
 from headway.words import duration, milliseconds, percent, scaled, targets
 from headway_cli.page.charts import BLUE, GREEN, GREY, ORANGE, PURPLE, Board, Figure, Style
-from headway_cli.page.template import card, charts, figures, hint, named, notes, page
+from headway_cli.page.template import card, cards, charts, figures, heading, hint, named, notes, page
 from headway_cli.result_view import LATENCIES, QUANTILES, TPOT_IS, load_figures
 
 LEAST_SPAN_S = 1e-9
@@ -74,12 +74,12 @@ def render_load(document: Mapping[str, Any]) -> str:
         for key, name in LATENCIES
     )
     body = (
-        f'<section class="cards">{"".join(_cards(found))}</section>',
+        cards(_cards(found)),
         named(load_figures(asdict(found))),
-        "<h2>Latencies, as clients saw them</h2>",
+        heading("Latencies, as clients saw them"),
         figures(("ms", "", *QUANTILES), latencies),
         hint(TPOT_IS),
-        "<h2>Over time</h2>",
+        heading("Over time"),
         hint(
             "By the time at which requests should have left. Drag to zoom all panels, double-click to return."
         ),
@@ -88,10 +88,11 @@ def render_load(document: Mapping[str, Any]) -> str:
     )
     trace = found.trace
     return page(
+        *body,
         title=f"{found.model} under {scaled(trace.name, trace.rate_scale)}",
         subtitle=f"Load on {found.url} for {duration(found.duration_s)}, begun at {found.started_at}. "
-        f"Targets: {targets(found.slo.ttft_s, found.slo.itl_s)}, target {percent(found.slo.attainment)}.",
-        body="\n".join(body),
+        f"Targets: {targets(found.slo.ttft_s, found.slo.itl_s)}, for {percent(found.slo.attainment)} of "
+        "requests.",
     )
 
 

@@ -6,7 +6,6 @@ The same profiles give the same text.
 """
 
 from collections.abc import Iterator, Sequence
-from html import escape
 
 from headway.profiling.comparison import Recommendation
 from headway.words import percent, shown, targets
@@ -23,7 +22,7 @@ from headway_cli.page.charts import (
     Series,
     Style,
 )
-from headway_cli.page.template import charts, figures, notes, page
+from headway_cli.page.template import charts, figures, folded, heading, items, notes, page
 from headway_cli.profile_view import ShownProfile, recommendation_lines
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION)
@@ -44,21 +43,15 @@ def render(title: str, profiles: Sequence[ShownProfile], found: Recommendation |
     """The page of profiles, and of what is recommended among them."""
     several = len(profiles) > 1
     remarks = [f"{one.name}: {note}" if several else note for one in profiles for note in one.notes]
-    chosen = "".join(f"<li>{escape(line)}</li>" for line in recommendation_lines(found)) if found else ""
-    return page(
-        title=f"Profile of {title}",
-        subtitle=_subtitle(profiles, found),
-        body="\n".join(
-            (
-                f"<h2>Recommended</h2><ul>{chosen}</ul>" if chosen else "",
-                charts(draw(profiles, found)),
-                "<h2>Profiles</h2>",
-                figures(HEAD, map(_row, profiles)),
-                *map(_samples, profiles),
-                notes(remarks),
-            )
-        ),
+    body = (
+        *((heading("Recommended"), items(recommendation_lines(found))) if found else ()),
+        charts(draw(profiles, found)),
+        heading("Profiles"),
+        figures(HEAD, map(_row, profiles)),
+        *map(_samples, profiles),
+        notes(remarks),
     )
+    return page(*body, title=f"Profile of {title}", subtitle=_subtitle(profiles, found))
 
 
 def _subtitle(profiles: Sequence[ShownProfile], found: Recommendation | None) -> str:
@@ -211,4 +204,4 @@ def _samples(one: ShownProfile) -> str:
         for at, latency_s, throughput in zip(*columns, strict=True)
     ]
     table = figures(("phase", "at", "TTFT, ITL", "tokens/s/GPU"), rows)
-    return f"<details><summary>Samples of {escape(one.name)}</summary>{table}</details>"
+    return folded(f"Samples of {one.name}", table)

@@ -1,33 +1,45 @@
 """The page of one simulation: figures, charts over time, and every decision with its reasons."""
 
 from collections.abc import Iterator, Sequence
-from html import escape
 
+from headway.planning.decision_text import change_text
 from headway.simulation.report import SimulationReport
 from headway.words import duration, milliseconds, money, percent, plural, ratio, targets
 from headway_cli.page.result_charts import MOST_DECISIONS, DecisionText, decisions, draw
 from headway_cli.page.series import MOST_POINTS, interval_columns
-from headway_cli.page.template import card, charts, hint, notes, page, part
+from headway_cli.page.template import card, cards, charts, figures, folded, heading, hint, notes, page, pair
 from headway_cli.result_view import BOUND_IS, LATENCIES, QUANTILES, TPOT_IS, headline, movement
+
+HOW_TO_READ = (
+    "Point at a decision (diamond: the target changed) for its reasons, at a spike (triangle) for what "
+    "happened then: a burst, a start, a drain, a loss of replicas. Work forecast is in replicas that are "
+    "always busy. Drag to zoom all panels, double-click to return."
+)
 
 
 def render(report: SimulationReport, price_per_gpu_hour: float | None = None, currency: str = "") -> str:
-    """The page of one result, with money where a price is known.
+    """The page of one result, with the cost where a price is known.
 
     The same report (`wall_s` apart) gives the same text.
     """
     spent = None if price_per_gpu_hour is None else money(report.gpu_hours * price_per_gpu_hour, currency)
     initial = {role: series.desired[0] for role, series in report.replicas.items()}
     worded = decisions(report.intervals, initial)
-    body = part("result.html").substitute(
-        cards="\n".join(_cards(report, spent)),
-        latencies=_latencies(report),
-        notes=notes([*_merged(report), *report.notes]),
-        charts=charts(draw(report, worded)),
-        bound=escape(f"Fluid bound: {BOUND_IS}"),
-        decisions=_decisions(worded, report),
+    latencies = (
+        (name, *(milliseconds(getattr(getattr(report, key), quantile)) for quantile in QUANTILES))
+        for key, name in LATENCIES
     )
-    return page(title=headline(report), subtitle=_subtitle(report), body=body)
+    table = figures(("ms", *QUANTILES), latencies, texts=())
+    body = (
+        cards(_cards(report, spent)),
+        pair(heading("Latencies") + table + hint(TPOT_IS), notes([*_merged(report), *report.notes])),
+        heading("Over time"),
+        hint(HOW_TO_READ),
+        charts(draw(report, worded)),
+        hint(f"Fluid bound: {BOUND_IS}"),
+        _decisions(worded, report),
+    )
+    return page(*body, title=headline(report), subtitle=_subtitle(report))
 
 
 def _subtitle(report: SimulationReport) -> str:
@@ -56,15 +68,6 @@ def _cards(report: SimulationReport, spent: str | None) -> Iterator[str]:
         yield card(f"{name} p99", f"{milliseconds(late)} ms", f"target {target_s * 1e3:g} ms", verdict)
 
 
-def _latencies(report: SimulationReport) -> str:
-    head = "".join(f"<th>{quantile}</th>" for quantile in QUANTILES)
-    rows = ""
-    for key, name in LATENCIES:
-        values = (milliseconds(getattr(getattr(report, key), quantile)) for quantile in QUANTILES)
-        rows += f"<tr><th>{name}</th>{''.join(f'<td>{value}</td>' for value in values)}</tr>"
-    return f"<table><thead><tr><th>ms</th>{head}</tr></thead><tbody>{rows}</tbody></table>{hint(TPOT_IS)}"
-
-
 def _merged(report: SimulationReport) -> Iterator[str]:
     merged = interval_columns(report.intervals).merged
     if merged > 1:
@@ -75,22 +78,21 @@ def _merged(report: SimulationReport) -> Iterator[str]:
 
 
 def _decisions(worded: Sequence[DecisionText], report: SimulationReport) -> str:
-    roles = tuple(report.replicas)
-    head = "".join(f"<th>{escape(role)}</th>" for role in roles)
-    rows = "".join(_row(decision, roles) for decision in worded)
-    total = sum(1 for row in report.intervals if row.targets)
+    roles, total = tuple(report.replicas), sum(1 for row in report.intervals if row.targets)
     shown = "" if len(worded) == total else f" (the first {MOST_DECISIONS} that changed the fleet)"
-    table = f"<table><thead><tr><th>time</th>{head}<th>why</th></tr></thead><tbody>{rows}</tbody></table>"
-    summary = f"<summary>{plural(total, 'decision')}{shown}</summary>"
-    return f'<details>{summary}<div class="wide">{table}</div></details>'
+    rows = (
+        (
+            _clock(one.at_s),
+            *(change_text(one.before.get(role), one.targets[role]) for role in roles),
+            "\n".join(one.lines),
+        )
+        for one in worded
+    )
+    table = figures(("time", *roles, "why"), rows, texts=(1 + len(roles),))
+    return folded(f"{plural(total, 'decision')}{shown}", table)
 
 
-def _row(decision: DecisionText, roles: Sequence[str]) -> str:
-    counts = ""
-    for role in roles:
-        marked = ' class="moved"' if role in decision.changed else ""
-        counts += f"<td{marked}>{decision.targets[role]}</td>"
-    why = "<br>".join(escape(line) for line in decision.lines)
-    minutes, seconds = divmod(round(decision.at_s), 60)
-    clock = f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
-    return f'<tr><td>{clock}</td>{counts}<td class="why">{why}</td></tr>'
+def _clock(at_s: float) -> str:
+    """`1:02:03` since the start."""
+    minutes, seconds = divmod(round(at_s), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"

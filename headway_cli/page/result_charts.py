@@ -139,8 +139,13 @@ class DecisionText:
 
     at_s: float
     targets: Mapping[str, int]
-    changed: frozenset[str]
+    before: Mapping[str, float]
     lines: tuple[str, ...]
+
+    @property
+    def changed(self) -> frozenset[str]:
+        """The roles with another target than before."""
+        return frozenset(role for role, count in self.targets.items() if count != self.before.get(role))
 
 
 def decisions(intervals: Sequence[Interval], initial: Mapping[str, float]) -> list[DecisionText]:
@@ -156,9 +161,8 @@ def _worded(intervals: Sequence[Interval], initial: Mapping[str, float]) -> Iter
     for row in intervals:
         if not row.targets:
             continue
-        changed = frozenset(role for role, count in row.targets.items() if count != before.get(role))
         lines = tuple(reason_lines(row.decision))
-        yield DecisionText(at_s=row.end_s, targets=row.targets, changed=changed, lines=lines)
+        yield DecisionText(at_s=row.end_s, targets=row.targets, before=before, lines=lines)
         before = row.targets
 
 

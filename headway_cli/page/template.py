@@ -1,4 +1,7 @@
-"""The skeleton that every page fills in: structure, style, script of charts; nothing from a network."""
+"""The renderer of all pages: cards, sentences, tables, charts, notes; nothing from a network.
+
+Every page is a title, a subtitle and blocks. A block is HTML that a function here made of plain text.
+"""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from html import escape
@@ -12,22 +15,31 @@ BAR_SHARE = 0.6
 """Of the width is the longest bar: its words stand behind it."""
 
 
-def part(name: str) -> Template:
+def _file(name: str) -> str:
     """A file beside this module, without the end of its last line."""
-    return Template(files(__package__).joinpath(name).read_text(encoding="utf-8").removesuffix("\n"))
+    return files(__package__).joinpath(name).read_text(encoding="utf-8").removesuffix("\n")
 
 
-def page(*, title: str, subtitle: str, body: str) -> str:
-    """The page; `title` and `subtitle` are text, `body` is HTML."""
-    texts = {name: part(name).template for name in ("style.css", "charts.js")}
-    titles = {"title": escape(title), "subtitle": escape(subtitle)}
-    shown = {"style": texts["style.css"], "script": texts["charts.js"]}
-    return part("page.html").substitute(titles, body=body, **shown) + "\n"
+def page(*body: str, title: str, subtitle: str) -> str:
+    """The page; `title` and `subtitle` are text, `body` are blocks."""
+    texts = {"title": escape(title), "subtitle": escape(subtitle), "body": "\n".join(filter(None, body))}
+    assets = {"style": _file("style.css"), "script": _file("charts.js")}
+    return Template(_file("page.html")).substitute(texts, **assets) + "\n"
+
+
+def heading(text: str) -> str:
+    """The title of a part."""
+    return f"<h2>{escape(text)}</h2>"
 
 
 def charts(figure: Figure) -> str:
     """The figure as a part of a page."""
     return f'<div class="charts"><script type="application/json">{drawn(figure)}</script></div>'
+
+
+def cards(every: Iterable[str]) -> str:
+    """The row of figures at the top."""
+    return f'<section class="cards">{"".join(every)}</section>'
 
 
 def card(name: str, value: str, remark: str, verdict: str = "") -> str:
@@ -41,6 +53,16 @@ def card(name: str, value: str, remark: str, verdict: str = "") -> str:
 def hint(text: str) -> str:
     """An explanation in small print."""
     return f'<p class="hint">{escape(text)}</p>'
+
+
+def pair(one: str, other: str) -> str:
+    """Two blocks beside each other, where there is room."""
+    return f'<section class="pair"><div>{one}</div>{other}</section>'
+
+
+def folded(summary: str, block: str) -> str:
+    """A block that is shown on demand."""
+    return f"<details><summary>{escape(summary)}</summary>{block}</details>"
 
 
 def bars(key: Mapping[str, str], rows: Iterable[tuple[str, Sequence[tuple[str, float, str]]]]) -> str:
@@ -64,14 +86,14 @@ def bars(key: Mapping[str, str], rows: Iterable[tuple[str, Sequence[tuple[str, f
 
 def named(lines: Mapping[str, str]) -> str:
     """A list of names and sentences."""
-    items = "".join(f"<li><b>{escape(name)}</b>: {escape(text)}</li>" for name, text in lines.items())
-    return f"<ul>{items}</ul>"
+    found = "".join(f"<li><b>{escape(name)}</b>: {escape(text)}</li>" for name, text in lines.items())
+    return f"<ul>{found}</ul>"
 
 
 def figures(
     head: Iterable[str], body: Iterable[Iterable[str]], texts: Container[int] = frozenset({1})
 ) -> str:
-    """A table; its first column and those of `texts` hold words, the others figures."""
+    """A table; its first column and those of `texts` hold words, which may have lines, the others figures."""
 
     def row(tag: str, cells: Iterable[str]) -> str:
         return "".join(
@@ -86,11 +108,12 @@ def figures(
 
 def notes(texts: Sequence[str]) -> str:
     """The section of notes: the first ones at once, the rest on demand."""
-    shown, rest = _items(texts[:NOTES_SHOWN]), _items(texts[NOTES_SHOWN:])
-    more = f"<details><summary>{len(texts) - NOTES_SHOWN} more</summary>{rest}</details>" if rest else ""
+    shown, rest = items(texts[:NOTES_SHOWN]), items(texts[NOTES_SHOWN:])
+    more = folded(f"{len(texts) - NOTES_SHOWN} more", rest) if rest else ""
     return f'<section id="notes"><h2>Notes</h2>{shown or "<p>none</p>"}{more}</section>'
 
 
-def _items(texts: Sequence[str]) -> str:
-    items = "".join(f"<li>{escape(text)}</li>" for text in texts)
-    return f"<ul>{items}</ul>" if items else ""
+def items(texts: Sequence[str]) -> str:
+    """A list; nothing where there is none."""
+    found = "".join(f"<li>{escape(text)}</li>" for text in texts)
+    return f"<ul>{found}</ul>" if found else ""

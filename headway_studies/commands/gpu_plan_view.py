@@ -10,7 +10,7 @@ from rich.text import Text
 from headway.words import duration, percent, plural, scaled, targets
 from headway_cli.page.charts import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, Board, Figure
 from headway_cli.page.series import Floats
-from headway_cli.page.template import bars, charts, figures, named, notes, page
+from headway_cli.page.template import bars, charts, figures, folded, heading, named, notes, page
 from headway_cli.terminal import bold, print_facts, print_notes, table
 
 Document = Mapping[str, Any]
@@ -97,19 +97,19 @@ def render(document: Document) -> str:
     intervals = document.get("intervals", ())
     body = (
         named(facts(document)),
-        "<h2>Cost per hour</h2>",
+        heading("Cost per hour"),
         _bars(document),
-        "<h2>Plans</h2>",
+        heading("Plans"),
         figures(("plan", *pools, "cost per hour"), plan_rows(document), range(1, 1 + len(pools))),
         _over_time(document, intervals) if intervals else "",
         notes(document["notes"]),
     )
     return page(
+        *body,
         title=f"GPU plan for {scaled(trace['name'], trace['rate_scale'])}",
         subtitle=f"{plural(trace['requests'], 'request')} in {duration(trace['duration_s'])}. "
         f"{targets(slo['ttft_s'], slo['itl_s'])}; {percent(slo['loss_budget'])} of the requests may miss it. "
         "Whole replicas; costs are in the unit of the prices.",
-        body="\n".join(body),
     )
 
 
@@ -139,10 +139,8 @@ def _over_time(document: Document, intervals: Sequence[Document]) -> str:
     pools = list(document["needs"])
     fleets = range(2, 2 + len(pools))
     table = figures(("from s", "requests", *pools, "cost per hour"), interval_rows(document), fleets)
-    return (
-        f"<h2>By interval</h2>{charts(_draw(document['trace'], intervals))}"
-        f"<details><summary>{len(intervals)} intervals</summary>{table}</details>"
-    )
+    drawn = charts(_draw(document["trace"], intervals))
+    return heading("By interval") + drawn + folded(f"{len(intervals)} intervals", table)
 
 
 def _draw(trace: Mapping[str, float], intervals: Sequence[Document]) -> Figure:

@@ -8,7 +8,6 @@ input gives the same bytes.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
-from html import escape
 from math import floor, log10
 from operator import attrgetter
 from typing import Any
@@ -19,7 +18,7 @@ from rich.text import Text
 from headway.planning.reasons import jsonable
 from headway.words import plural
 from headway_cli.page.charts import BLUE, GREEN, ORANGE, Figure, Series
-from headway_cli.page.template import charts, figures, named, notes, page
+from headway_cli.page.template import charts, figures, heading, named, notes, page
 from headway_cli.terminal import bold, print_facts, print_notes, table
 from headway_studies.queue_simulator.experiment import Experiment, Figures, PolicyResult, estimate, order_by
 from headway_studies.queue_simulator.load import fluid_load
@@ -229,22 +228,16 @@ def print_document(document: Document, out: Console) -> None:
 
 def render(document: Document) -> str:
     """The page; the same document gives the same text."""
-    found = "".join(f"<h2>{escape(title)}</h2>{named(lines)}" for title, lines in orders(document))
-    return page(
-        title=headline(document),
-        subtitle=_subtitle(document),
-        body="\n".join(
-            (
-                charts(_draw(document)),
-                "<h2>Policies</h2>",
-                figures(HEAD, rows(document)),
-                "<h2>Patterns</h2>",
-                figures(pattern_head(document), pattern_rows(document)),
-                f'<section id="orders">{found}</section>',
-                notes(document["notes"]),
-            )
-        ),
+    body = (
+        charts(_draw(document)),
+        heading("Policies"),
+        figures(HEAD, rows(document)),
+        heading("Patterns"),
+        figures(pattern_head(document), pattern_rows(document)),
+        *(heading(title) + named(lines) for title, lines in orders(document)),
+        notes(document["notes"]),
     )
+    return page(*body, title=headline(document), subtitle=_subtitle(document))
 
 
 def _subtitle(document: Document) -> str:

@@ -6,7 +6,7 @@ from headway.simulation.report import ReportError, SimulationReport, parse_repor
 from headway.words import duration, percent, plural, scaled, targets
 from headway_cli.page.charts import BLUE, GREEN, GREY, ORANGE, PURPLE, ROLE_COLOURS, SKY, Board, Figure, Style
 from headway_cli.page.series import interval_columns, pool_columns, steps
-from headway_cli.page.template import bars, charts, figures, named, notes, page
+from headway_cli.page.template import bars, charts, figures, heading, named, notes, page
 from headway_studies.commands.recommend_view import POLICY, Document, cells
 
 FIXED, FOLLOWED, BOUND = "least fixed fleet", f"policy {POLICY}", "at least (not simulated)"
@@ -24,17 +24,17 @@ def render(document: Document) -> str:
         named({"Nothing": document["nothing"]} if choice is None else choice["sentences"]),
         f"<h2>{'Cost' if unit == 'cost' else 'GPU-hours'} of each candidate</h2>",
         _bars(rows, slo["attainment"]),
-        course and f"<h2>The recommended fleet over time</h2>{course}",
-        "<h2>Candidates</h2>",
+        course and heading("The recommended fleet over time") + course,
+        heading("Candidates"),
         figures(("profile", "mode", "fixed", "attained", unit, POLICY, "attained", unit), table),
         notes(document["notes"]),
     )
     return page(
+        *body,
         title=f"Recommendation for {scaled(trace['name'], trace['rate_scale'])}",
         subtitle=f"{plural(trace['requests'], 'request')} in {duration(trace['duration_s'])}. "
         f"{targets(slo['ttft_s'], slo['itl_s'])}, target {percent(slo['attainment'])}. "
         "Every bar with a percentage is a simulation of the whole trace.",
-        body="\n".join(body),
     )
 
 

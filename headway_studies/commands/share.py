@@ -12,7 +12,7 @@ from headway_cli.flags import argument, option, switch
 from headway_cli.output import STDOUT, check_outputs, write_json, write_text
 from headway_cli.page.charts import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, Board, Figure, Style, plain
 from headway_cli.page.series import gpus_over_time, interval_columns, steps
-from headway_cli.page.template import charts, figures, named, notes, page
+from headway_cli.page.template import charts, figures, heading, named, notes, page
 from headway_cli.result_view import COMPARED, common_notes
 from headway_cli.terminal import announce_compilation, bar, bold, console, print_facts, print_notes, table
 from headway_studies.commands.shared_budget import (
@@ -130,12 +130,12 @@ def render(report: ShareReport) -> str:
     body = (
         named(totals(report)),
         figures(HEAD, rows(report)),
-        "<h2>Over time</h2>",
+        heading("Over time"),
         charts(_draw(report)),
         notes(all_notes(report)),
     )
     subtitle = "A higher priority comes first; inside a tier the fewest requests are lost that can be."
-    return page(title=headline(report), subtitle=subtitle, body="\n".join(body))
+    return page(*body, title=headline(report), subtitle=subtitle)
 
 
 def _draw(report: ShareReport) -> Figure:

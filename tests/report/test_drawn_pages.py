@@ -33,7 +33,7 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[Page]:
 
 def show(opened: Page, tmp_path: Path, body: str) -> None:
     path = tmp_path / "page.html"
-    path.write_text(page(title=LONG, subtitle=LONG, body=body), encoding="utf-8")
+    path.write_text(page(body, title=LONG, subtitle=LONG), encoding="utf-8")
     opened.goto(path.as_uri())
 
 
