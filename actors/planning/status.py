@@ -64,23 +64,8 @@ class LoopCounters:
 
 def status_document(context: PlannerContext, state: PlannerState, loop: LoopCounters) -> StatusDocument:
     """The whole document."""
-    config, last, fault = context.settings.config, context.log.last, state.connector_fault
+    config, last = context.settings.config, context.log.last
     model, profile = state.policy.model, state.policy.profile
-    decision: dict[str, Any] | None = None
-    if last is not None:
-        shown = ("id", "created_at", "targets", "summary", "reached_at", "notes")
-        decision = {**{key: getattr(last, key) for key in shown}, "status": last.connector.status}
-        decision |= {key: last.reasons.get(key, {}) for key in ("missing", "slow")}
-        decision["forecast"] = None if last.forecast is None else last.forecast.document()
-        decision["expected_replicas"] = expected_replicas(last)
-        decision["needed"] = needed_replicas(last)
-        decision["beyond_reach"] = beyond_reach(last)
-        decision["already"] = stood_already(last)
-        decision["limits"] = last.reasons.get("limits", ())
-        decision["forecast_error"] = forecast_error(context.log.records)
-    answer = {} if last is None else {"status": last.connector.status, "detail": last.connector.detail}
-    connector = context.connector
-    custody = connector.document() if isinstance(connector, GuardedConnector) else {}
     document = {
         "model": config.model,
         "engine": {
@@ -105,17 +90,12 @@ def status_document(context: PlannerContext, state: PlannerState, loop: LoopCoun
             "classes_missed_since": _classes_missed_since(config.slo, state, context.log.records),
         },
         "measured": state.measured,
-        "last_decision": decision,
+        "last_decision": None if last is None else _decision(last, context.log.records),
         "components": {
             **{name: {"ok": it.ok, "detail": it.detail} for name, it in context.actors.health().items()},
-            "Connector": {"ok": not fault, "detail": fault},
+            "Connector": {"ok": not state.connector_fault, "detail": state.connector_fault},
         },
-        "connector": {
-            "kind": config.connector.kind,
-            **answer,
-            **custody,
-            "failures": state.connector_failures,
-        },
+        "connector": _connector(context, state),
         "changes": context.settings.changes,
         "changed": {key: asdict(author) for key, author in context.settings.authors.items()},
         "seen_at": state.seen_at,
@@ -135,6 +115,34 @@ def status_document(context: PlannerContext, state: PlannerState, loop: LoopCoun
     if (advice := context.advice.figures(config)) is not None:
         document["advice"] = advice.document()
     return StatusDocument.model_validate(jsonable(document))
+
+
+def _decision(last: DecisionRecord, records: Sequence[DecisionRecord]) -> dict[str, Any]:
+    """The newest decision, as `LastDecision` has it."""
+    shown = ("id", "created_at", "targets", "summary", "reached_at", "notes")
+    return {
+        **{key: getattr(last, key) for key in shown},
+        **{key: last.reasons.get(key, {}) for key in ("missing", "slow")},
+        "status": last.connector.status,
+        "forecast": None if last.forecast is None else last.forecast.document(),
+        "expected_replicas": expected_replicas(last),
+        "needed": needed_replicas(last),
+        "beyond_reach": beyond_reach(last),
+        "already": stood_already(last),
+        "limits": last.reasons.get("limits", ()),
+        "forecast_error": forecast_error(records),
+    }
+
+
+def _connector(context: PlannerContext, state: PlannerState) -> dict[str, Any]:
+    """Its answer to the newest decision, and counts that others set."""
+    connector, last = context.connector, context.log.last
+    return {
+        "kind": context.settings.config.connector.kind,
+        **({} if last is None else {"status": last.connector.status, "detail": last.connector.detail}),
+        **(connector.document() if isinstance(connector, GuardedConnector) else {}),
+        "failures": state.connector_failures,
+    }
 
 
 def _classes_missed_since(

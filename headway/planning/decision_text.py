@@ -183,22 +183,27 @@ def _need_text(need: NeedFigures, classes: Sequence[str]) -> str:
 
     `classes` are the names of the classes, the first that of requests without one.
     """
-    option, start = need.option, f"a new replica serves in {need.lead_s:.0f} s"
+    option, text = need.option, f"a new replica serves in {need.lead_s:.0f} s"
     if option is None:
-        return start
+        return text
+    forecast = f" ({option.forecast})" if option.forecast else ""
+    text += (
+        f"; until then work for {option.expected:.2f} replicas is expected{forecast}, "
+        f"× {option.factor:.2f} for safety"
+    )
+    if not need.intervals:
+        return text
     kept = 1.0 - min(1.0, option.lost / max(need.requests or 0.0, 1.0))
-    by_class = [
+    text += f". That would have kept {percent(kept)} of what could be kept in the last "
+    text += plural(need.intervals, "interval")
+    if need.recalled:
+        text += f", {need.recalled} of them from the warm-up trace"
+    by_class = ", ".join(
         f"{percent(1.0 - lost)} of {name or 'other requests'}"
         for name, lost in zip(classes, option.classes, strict=False)
         if lost or name
-    ]
-    return (
-        f"{start}; until then work for {option.expected:.2f} replicas is expected ({option.forecast}), "
-        f"× {option.factor:.2f} for safety. That would have kept {percent(kept)} of what could be kept in "
-        f"the last {plural(need.intervals, 'interval')}"
-        + (f", {need.recalled} of them from the warm-up trace" if need.recalled else "")
-        + (f" ({', '.join(by_class)})" if by_class else "")
     )
+    return f"{text} ({by_class})" if by_class else text
 
 
 def measured_text(measured: MeasuredFigures, span_s: float) -> str:

@@ -51,6 +51,33 @@ def test_a_story_has_what_was_seen_what_may_miss_and_what_limits():
     assert untold["why"] == ["decode: a new replica serves in 60 s"]
 
 
+@pytest.mark.parametrize(
+    ("need", "said"),
+    [
+        ({}, ""),
+        (
+            {"option": {"expected": 4.2, "factor": 1.3}},
+            "; until then work for 4.20 replicas is expected, × 1.30 for safety",
+        ),
+        (
+            {
+                "option": {"forecast": "level 0.5", "expected": 0.01, "lost": 2.0, "classes": [0.0, 0.02]},
+                "requests": 100.0,
+                "intervals": 9,
+                "recalled": 4,
+            },
+            "; until then work for 0.01 replicas is expected (level 0.5), × 1.00 for safety. That would have "
+            "kept 98 % of what could be kept in the last 9 intervals, 4 of them from the warm-up trace "
+            "(98 % of urgent)",
+        ),
+    ],
+)
+def test_why_a_pool_needs_its_replicas(need, said):
+    budgets = {"class_budgets": {"": 0.01, "urgent": 0.1}}
+    made = record(None, needs={"decode": {"lead_s": 60.0, **need}}, settings=budgets)
+    assert story(made)["why"] == [f"decode: a new replica serves in 60 s{said}"]
+
+
 def test_load_is_of_the_whole_pool_and_kv_usage_of_its_mean_replica():
     load = {"decode": {"running": 43.0, "waiting": 0.5, "kv_usage": 0.0229}, "prefill": {"running": 2.0}}
     told = story(record(0.99).model_copy(update={"measured": MeasuredFigures.model_validate({"load": load})}))
