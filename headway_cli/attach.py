@@ -38,7 +38,7 @@ def _announce(deployed: Deployed) -> None:
     print(f"Control     {deployed.url}/v1/control/status (headway status --url {deployed.url})")
     print(f"Metrics     {deployed.url}/metrics", flush=True)
     if why_not := deployed.waits_for or _waits_for(deployed.url):
-        print(f"It does not plan yet, and begins as soon as it can: {why_not}", flush=True)
+        print(f"Not planning yet; it starts as soon as it can: {why_not}", flush=True)
 
 
 def _waits_for(url: str) -> str:

@@ -188,7 +188,9 @@ def look(config: HeadwayConfig, path: str) -> None:
     pools = " and ".join(config.pools)
     print(f"{path}: ok, {config.planner.policy} policy on {pools} pools, profile {config.engine.profile}")
     if "profile" not in config.engine.model_fields_set:
-        print("note: engine.profile is not set; plans go by this one; headway profile --fleet measures yours")
+        print(
+            "note: engine.profile is not set, so plans use this one; headway profile --fleet measures yours"
+        )
     asked = (asyncio.run(_source(config)), asyncio.run(_target(config)))
     for what, found in zip(("source", "target"), asked, strict=True):
         print(f"{what}: {found.text}")
@@ -207,25 +209,25 @@ def look(config: HeadwayConfig, path: str) -> None:
 def _too_many(
     replicas: Mapping[str, int], limits: Mapping[Role, PoolLimits], budget: int | None
 ) -> Iterator[str]:
-    """Limits that the fleet exceeds as it stands."""
+    """Limits that the fleet exceeds now."""
     gpus = 0
     for role, pool in limits.items():
         count, most = replicas.get(role, 0), pool.max_replicas
         gpus += count * pool.gpus_per_replica
         if count > most:
             yield (
-                f"{count} {role} stand there and pools.{role}.max_replicas is {most}: "
-                f"the first decision that acts ends {count - most}"
+                f"{count} {role} replicas are running and pools.{role}.max_replicas is {most}: "
+                f"the first decision that acts stops {count - most}"
             )
     if budget is not None and gpus > budget:
         yield (
-            f"the replicas that stand there have {gpus} GPUs and planner.max_gpu_budget is {budget}: "
-            "the first decision that acts ends some"
+            f"the running replicas use {gpus} GPUs and planner.max_gpu_budget is {budget}: "
+            "the first decision that acts stops some"
         )
 
 
 def _too_slow(slo: SloSettings, profile: Profile, measured: "Measured | None") -> Iterator[str]:
-    """Targets that no number of replicas keeps, by the profile of an idle engine."""
+    """Targets that are unreachable, even when idle, by the profile."""
     if measured is None or isnan(measured.isl_tokens):
         return
     isl = measured.isl_tokens
@@ -236,8 +238,8 @@ def _too_slow(slo: SloSettings, profile: Profile, measured: "Measured | None") -
         if idle_s * 1e3 > target_ms:
             seen = "" if isnan(engines_s) else f", and these engines take {milliseconds(engines_s)}"
             yield (
-                f"slo.{key} {target_ms:g}: no number of replicas keeps it for a prompt of {shown(isl)} "
-                f"tokens: an idle engine of the profile takes {milliseconds(idle_s)} ms{seen}"
+                f"slo.{key} {target_ms:g}: unreachable, even when idle: by the profile a prompt of "
+                f"{shown(isl)} tokens takes {milliseconds(idle_s)} ms{seen}"
             )
 
 

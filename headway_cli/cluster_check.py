@@ -68,14 +68,16 @@ def _hosts(facts: ClusterFacts) -> Iterator[Finding]:
         if node.said.headway not in ("", facts.headway):
             yield Finding(
                 False,
-                f"node {node.address} has Headway {node.said.headway}, here is {facts.headway}: "
-                "install the same on all nodes",
+                f"node {node.address} has Headway {node.said.headway}, this machine {facts.headway}: "
+                "install one version on all nodes",
             )
         elif node.said.fault:
             yield Finding(False, f"node {node.address}: {node.said.fault}: install Headway on every node")
         elif node.said.python.rsplit(".", 1)[0] != facts.python.rsplit(".", 1)[0]:
             yield Finding(
-                False, f"node {node.address} has Python {node.said.python}, here is {facts.python}: use one"
+                False,
+                f"node {node.address} has Python {node.said.python}, this machine {facts.python}: "
+                "use one version",
             )
     more = min(sum(group.more for group in facts.groups), facts.more)
     adds = f", up to {more} more by the autoscaler" if more else ""
@@ -119,19 +121,19 @@ def _places(need: Need, facts: ClusterFacts) -> Iterator[Finding]:
         if most >= amount:
             continue
         if name == "GPU":
-            what = f"a replica takes {need.gpus} GPUs of one node, and the largest node has {most:g}"
+            what = f"a replica needs {need.gpus} GPUs on one node, but the largest node has {most:g}"
             fix = f"set pools.{need.role}.gpus_per_replica, or add larger nodes"
         elif most == 0:
-            what = f"a replica takes {name}: {amount:g}, which no node has"
+            what = f"a replica needs {name}: {amount:g}, which no node has"
             pool = f"pools.{need.role}.resources"
             fix = f"declare it on the nodes (ray start --resources), or drop it from {pool}"
         else:
-            what = f"a replica takes {name}: {amount:g}, and the largest node has {most:g}"
+            what = f"a replica needs {name}: {amount:g}, but the largest node has {most:g}"
             fix = f"lower pools.{need.role}.resources, or add larger nodes"
         yield Finding(False, f"{need.role}: {what}: {fix}")
         return
     said = ", ".join(f"{name}: {amount:g}" for name, amount in need.each.items())
-    yield Finding(False, f"{need.role}: no single node has all that a replica takes ({said})")
+    yield Finding(False, f"{need.role}: no single node has all that a replica needs ({said})")
 
 
 def _room(needs: Sequence[Need], facts: ClusterFacts) -> Iterator[Finding]:
@@ -153,7 +155,9 @@ def _room(needs: Sequence[Need], facts: ClusterFacts) -> Iterator[Finding]:
             f"pools.{role}.min_replicas: lower it, or add nodes",
         )
     for role, count in waits.items():
-        yield Finding(True, f"{role}: {count} of the first replicas wait for nodes that the autoscaler adds")
+        yield Finding(
+            True, f"{role}: {count} of the first replicas will wait for the autoscaler to add nodes"
+        )
 
 
 def _budget(config: HeadwayConfig, needs: Sequence[Need], facts: ClusterFacts) -> Iterator[Finding]:

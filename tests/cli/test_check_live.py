@@ -178,15 +178,15 @@ def test_check_attach_names_engines_that_do_not_answer(
     [
         (
             "pools: {mixed: {max_replicas: 2}}",
-            "3 mixed stand there and pools.mixed.max_replicas is 2: the first",
+            "3 mixed replicas are running and pools.mixed.max_replicas is 2: the first",
         ),
         (
             "pools: {mixed: {gpus_per_replica: 2}}\nplanner: {max_gpu_budget: 5}",
-            "the replicas that stand there have 6 GPUs and planner.max_gpu_budget is 5: the first decision",
+            "the running replicas use 6 GPUs and planner.max_gpu_budget is 5: the first decision",
         ),
         (
             "pools: {mixed: {}}\nslo: {ttft_ms: 0.5}",
-            "slo.ttft_ms 0.5: no number of replicas keeps it for a prompt of 1,000 tokens",
+            "slo.ttft_ms 0.5: unreachable, even when idle: by the profile a prompt of 1,000 tokens takes",
         ),
         ("pools: {mixed: {}}\nslo: {itl_ms: 1}", "ms, and these engines take 20"),
     ],

@@ -73,13 +73,13 @@ BROKEN: list[tuple[ClusterFacts, Mapping[str, Any], str]] = [
     (
         cluster(HEAD, *(node(f"10.0.0.{n}", GPU=1.0) for n in range(2, 10))),
         GPUS,
-        "decode: a replica takes 2 GPUs of one node, and the largest node has 1: "
+        "decode: a replica needs 2 GPUs on one node, but the largest node has 1: "
         "set pools.decode.gpus_per_replica, or add larger nodes",
     ),
     (
         cluster(HEAD, EIGHT),
         GPUS | {"pools.decode.resources": {"decode": 1}},
-        "decode: a replica takes decode: 1, which no node has: declare it on the nodes "
+        "decode: a replica needs decode: 1, which no node has: declare it on the nodes "
         "(ray start --resources), or drop it from pools.decode.resources",
     ),
     (
@@ -92,12 +92,12 @@ BROKEN: list[tuple[ClusterFacts, Mapping[str, Any], str]] = [
     (
         cluster(HEAD, node("10.0.0.2", Said(headway="0.0.9", python="3.11.2"), GPU=8.0)),
         GPUS,
-        "node 10.0.0.2 has Headway 0.0.9, here is 0.1.0: install the same on all nodes",
+        "node 10.0.0.2 has Headway 0.0.9, this machine 0.1.0: install one version on all nodes",
     ),
     (
         cluster(HEAD, node("10.0.0.2", Said(headway="0.1.0", python="3.12.1"), GPU=8.0)),
         GPUS,
-        "node 10.0.0.2 has Python 3.12.1, here is 3.11.9: use one",
+        "node 10.0.0.2 has Python 3.12.1, this machine 3.11.9: use one version",
     ),
     (
         cluster(
@@ -179,7 +179,7 @@ def test_what_the_autoscaler_may_add_counts() -> None:
     )
     faults, well = said(grows)
     assert faults == []
-    assert "prefill: 1 of the first replicas wait for nodes that the autoscaler adds" in well
+    assert "prefill: 1 of the first replicas will wait for the autoscaler to add nodes" in well
     assert any("the cluster has 2, and 8 with what the autoscaler may add" in line for line in well)
 
 
@@ -212,7 +212,7 @@ def test_a_node_whose_headway_is_another_is_told_so_even_if_it_does_not_know_a_s
     assert asked.fault == "its Headway does not know all of these settings"
     other = Node(address="10.0.0.3", resources={}, said=replace(asked, headway="0.0.9"))
     assert (
-        "node 10.0.0.3 has Headway 0.0.9, here is 0.1.0: install the same on all nodes"
+        "node 10.0.0.3 has Headway 0.0.9, this machine 0.1.0: install one version on all nodes"
         in said(cluster(HEAD, EIGHT, other))[0]
     )
 
