@@ -108,7 +108,7 @@ def record(number: int, end_s: float, times: int = 1, **changes: Any) -> Decisio
             },
             "limits": ["prefill: max_replicas"] if burns else [],
         },
-        "summary": f"prefill needs {needed['prefill']}, decode needs {needed['decode']}",
+        "summary": f"Prefill needs {needed['prefill']}. Decode needs {needed['decode']}.",
         "connector": {"kind": "ray_serve", "status": "unchanged" if targets == before else "sent"},
         "reached_at": end_s + 20.0,
     }
