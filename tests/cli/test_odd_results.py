@@ -57,7 +57,7 @@ def results() -> dict[str, dict[str, Any]]:
 @pytest.fixture(autouse=True)
 def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("headway_cli.workers.workers", in_this_process)
+    monkeypatch.setattr("headway_cli.job.workers", in_this_process)
 
 
 @pytest.fixture
