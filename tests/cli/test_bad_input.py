@@ -16,7 +16,6 @@ FLAGS = {
     "unknown profile": (["--profile", "llama-9"], ["engine.profile", "llama-9", "llama-3.1-8b_h100_tp1"]),
     "unknown flag": (["--polici", "static"], ["--polici"]),
     "negative target": (["--ttft-ms", "-1"], ["slo.ttft_ms", "-1"]),
-    "attainment above 1": (["--attainment", "99"], ["slo.attainment", "99"]),
     "target that is no number": (["--itl-ms", "fast"], ["--itl-ms", "number"]),
     "fleet that is no fleet": (["--static", "prefill:4"], ["--static", "prefill:4"]),
     "fleet with an unknown role": (["--static", "prefil=4,decode=2"], ["planner.static.prefil", "prefill"]),

@@ -162,13 +162,9 @@ def test_the_same_bytes_however_many_processes(capsys: pytest.CaptureFixture[str
         (("--loads", "70"), "--loads: goes with --routings"),
         (("--seeds", "2"), "--seeds: goes with --routings"),
         (("--routings", "slo", *FLEET, "--rate-scale", "2"), "--rate-scale: does not go with --routings"),
-        (("--routings", "slo", *FLEET, "--rate-scale", "0"), "--rate-scale: does not go with --routings"),
-        (("--routings", "slo", *FLEET, "--routing", "slo"), "--routing: does not go with --routings"),
         (("--routings", "slo", *FLEET, "--initial", "min"), "--initial: does not go with --routings"),
-        (("--routings", "slo", *FLEET, "--predictor", "arima"), "--predictor: does not go with --routings"),
         (("--routings", "slo", *FLEET, "--no-correction"), "--no-correction: does not go with --routings"),
         (("--routings", "slo", *FLEET, "--adjustment-interval", "60"), "nothing is planned"),
-        (("--routings", "slo", *FLEET, "--load-predictor-warmup-trace", "x"), "nothing is planned"),
         (("--routings", "slo", "--fleet", "mixed=3", "--max-gpu-budget", "2"), "max_gpu_budget"),
     ],
 )

@@ -140,10 +140,6 @@ CLASSES = status()["slo"] | {"classes": {"chat": {"ttft_ms": 500.0, "attainment"
             "decode as profiled",
         ),
         (
-            {"refined": REFINED | {"factors": {"prefill": 1.0, "decode": 0.75}}},
-            "prefill as profiled; decode takes 25 % less than profiled since",
-        ),
-        (
             {"slo": CLASSES, "measured": measured(classes={"chat": CHAT})},
             "\nchat 40 90 % 98 % 200/810/1,200 500 11/16/18 150",
         ),

@@ -39,21 +39,6 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
     assert (ended.code, ended.out) == (0, f"headway {version('headway')}\n")
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_each_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    ended = headway(capsys, verb, "--help")
-    assert ended.code == 0
-    assert f"headway {verb}" in ended.out
-
-
-def test_check_says_ok(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text("pools: {mixed: {max_replicas: 4}}\nplanner: {policy: threshold}\n", encoding="utf-8")
-    ended = headway(capsys, "check", path)
-    assert ended.code == 0
-    assert "ok, threshold policy on mixed pools" in ended.out
-
-
 def test_check_says_what_was_read_for_gpu_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     profile, path = tmp_path / "l20.json", tmp_path / "mine.yaml"
     profile.write_text('{"indexes": [[100], [1000]], "tputs": [[3.0]], "e2e": [[1.0]]}', encoding="utf-8")

@@ -278,15 +278,6 @@ def test_a_high_quantile_is_learned(
     assert document["completed"] + document["shed"] == document["requests"] > 0
 
 
-def test_an_unknown_routing_is_refused_by_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text("routing: {profile: nearest}\n", encoding="utf-8")
-    said = headway(capsys, "check", path).complaint()
-    assert said.startswith(f"{path}: routing.profile: ")
-    assert "least_load" in said
-    assert "slo" in said
-
-
 def test_failed_write_leaves_the_old_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
