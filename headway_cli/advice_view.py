@@ -1,6 +1,6 @@
-"""Advice in words: the sentence to take along, the table, and how far the figures may be trusted.
+"""Advice in words: the headline, the table, and how far the figures may be trusted.
 
-Of a planner that acts it is what acting saves, where there is a fleet to compare with; else the dry run.
+For a planner that acts they are of acting, if there is a fleet to compare with; otherwise of the dry run.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,10 +21,10 @@ HEAD = ("", "covered", "GPU-hours: real", "planned", "saved", "within SLO: real"
 ACTED_HEAD = ("", "covered", "GPU-hours: before", "Headway", "saved", "within SLO: before", "Headway")
 DAY_S = 86400.0
 COVERED = 0.95
-"""A window of which less is known says so."""
+"""Share of a window below which the text names how much was measured."""
 
 OFF = 0.01
-"""A difference of replay and measurement from which on it is said."""
+"""Difference of simulation and measurement from which on there is a note."""
 
 
 def print_advice(found: AdviceDocument) -> None:
@@ -36,13 +36,13 @@ def print_advice(found: AdviceDocument) -> None:
     print_notes(list(notes(found)), out)
 
 
-def told(found: AdviceDocument) -> AdviceDocument | ActedDocument:
-    """The part with the figures: what acting saves, or the dry run."""
+def shown_part(found: AdviceDocument) -> AdviceDocument | ActedDocument:
+    """The part with the figures: of acting, or of the dry run."""
     return found.acted if found.acted is not None and acts(found) else found
 
 
 def acts(found: AdviceFigures) -> bool:
-    """True where it is told what acting saves."""
+    """True if there are figures of what acting saved."""
     return found.acting and found.acted is not None and found.acted.start is not None
 
 
@@ -56,7 +56,7 @@ def head(found: AdviceDocument) -> list[str]:
 
 def rows(found: AdviceDocument) -> list[list[str]]:
     """The window asked for, and the usual ones that say something else."""
-    shown = told(found)
+    shown = shown_part(found)
     assert shown.window is not None
     of = {f"last {span(shown.window)}": shown.window}
     usual = {"last hour": shown.hour, "last day": shown.day, "since the start": shown.start}
@@ -78,8 +78,8 @@ def _cells(window: AdviceWindow, found: AdviceDocument) -> Iterator[str]:
 
 
 def headline(found: AdviceDocument) -> str:
-    """The sentence that a reader should take along."""
-    window = told(found).window
+    """The headline."""
+    window = shown_part(found).window
     assert window is not None
     return f"Headway {verdict(window, found)}"
 
@@ -88,7 +88,7 @@ def verdict(window: AdviceWindow, found: AdviceFigures, *, forecast: bool = Fals
     """`would have saved 30.0 % of the GPU-hours in 24 h, with …`; `forecast`: of the dry run in any case."""
     saved, acted = window.saved_share.value, acts(found) and not forecast
     if saved is None:
-        what = "stood beside a fleet without GPUs" if acted else "watched a fleet without GPUs"
+        what = "was compared with a fleet without GPUs" if acted else "watched a fleet without GPUs"
         return f"{what} for {_covered(window)}"
     saves, takes = ("saved", "took") if acted else ("would have saved", "would have taken")
     what = f"{saves} {share(saved)} of the" if saved >= 0.0 else f"{takes} {share(-saved)} more"
@@ -113,8 +113,8 @@ def _kept(window: AdviceWindow) -> str:
 
 
 def sentences(found: AdviceDocument) -> Mapping[str, str]:
-    """What stands behind the figures, as named sentences."""
-    shown, slo = told(found), found.slo
+    """What the figures are about, as named sentences."""
+    shown, slo = shown_part(found), found.slo
     window = shown.window
     assert window is not None
     wanted = "" if slo.attainment is None else f", target {share(slo.attainment)}"
@@ -144,7 +144,7 @@ def fleet_text(acted: ActedFigures) -> str:
 
 def notes(found: AdviceDocument) -> Iterator[str]:
     """How far the figures may be trusted."""
-    window, acted = told(found).window, acts(found)
+    window, acted = shown_part(found).window, acts(found)
     assert window is not None
     if window.saved_share.low is None:
         yield "too short for an interval: it takes 40 minutes"

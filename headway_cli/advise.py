@@ -6,7 +6,7 @@ from typing import Annotated
 from urllib.parse import quote
 
 from headway.planning.documents import AdviceDocument
-from headway_cli.advice_view import print_advice, told
+from headway_cli.advice_view import print_advice, shown_part
 from headway_cli.control import KEY_VARIABLE, KeyVariable, UrlOption, client, parse
 from headway_cli.errors import CliError
 from headway_cli.flags import option, switch
@@ -45,7 +45,7 @@ def advise(
 
 def worth(found: AdviceDocument) -> AdviceDocument:
     """The same; CliError where there is nothing to tell."""
-    if told(found).window is not None:
+    if shown_part(found).window is not None:
         return found
     if found.acting:
         raise CliError(

@@ -139,7 +139,7 @@ def check_cluster(path: str, address: str) -> None:
 def _settings_of(path: str) -> tuple[HeadwayConfig, bool]:
     """The settings of a configuration file, or those that a Serve config file gives to our application.
 
-    And whether the file says by a resource on which host the gateway runs.
+    And whether a resource in the file places the gateway on a host.
     """
     from serve_apps.arguments import Topology, read_arguments
 

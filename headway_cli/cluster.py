@@ -57,8 +57,8 @@ class Cluster:
 def cluster(address: str | None, *, insecure: bool = True, warn: bool = True) -> Iterator[Cluster]:
     """Join the cluster at `address`, or start a local one; leave or end it afterwards.
 
-    CliError for one that asks for no token and that others can reach, unless `insecure`, which is said unless
-    `warn` is False.
+    CliError for one that asks for no token and that others can reach; with `insecure` it is joined, with a
+    warning unless `warn` is False.
     """
     with _joined(address, insecure=insecure, warn=warn) if address else _local() as found:
         yield found

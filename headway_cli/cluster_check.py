@@ -42,7 +42,7 @@ def findings(
     *,
     gateway_placed: bool = False,
 ) -> list[Finding]:
-    """All findings, faults first. `gateway_placed`: the file says on which host the gateway runs."""
+    """All findings, faults first. `gateway_placed`: a resource in the file places the gateway on a host."""
     needs = [_need(config, role, limits[role]) for role in sorted(limits)]
     found = [
         *_hosts(facts),
@@ -102,7 +102,7 @@ def _access(config: HeadwayConfig, facts: ClusterFacts, gateway_placed: bool) ->
 
 
 def _engines(facts: ClusterFacts) -> Iterator[Finding]:
-    """Faults of nodes on which an engine may land, told once for all nodes that share them."""
+    """Faults of nodes on which an engine may run, one line for all nodes that share one."""
     by_fault: dict[str, list[str]] = {}
     for node in facts.nodes:
         if node.said.engine and not (node.head and len(facts.nodes) > 1):

@@ -3,7 +3,7 @@
     look(config, address) -> ClusterFacts      blocks for some seconds; needs no application on the cluster
 
 Each node is asked by a task that runs there and holds no resource. A node that does not answer within
-`ASKED_WITHIN_S` is told as such. What an autoscaler may add is in the file that it was started with, on the
+`ASKED_WITHIN_S` is reported so. What an autoscaler may add is in the file that it was started with, on the
 head, such as `ray up` writes it. KubeRay's autoscaler has none: what it may add, Ray does not know.
 """
 
@@ -59,7 +59,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One host that is there: its address, what Ray counts on it, and what it said."""
+    """One host: its address, its resources in Ray, and its answers."""
 
     address: str
     resources: Mapping[str, float]
@@ -149,7 +149,7 @@ def _asked(config: HeadwayConfig, nodes: Sequence[Mapping[str, Any]]) -> Mapping
 
 
 def answer(settings: str, gcs_address: str) -> Said:
-    """What the machine says on which this runs."""
+    """The facts of the machine on which this runs."""
     headway, python = version("headway"), platform.python_version()
     try:
         config = HeadwayConfig.model_validate_json(settings)

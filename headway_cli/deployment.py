@@ -21,7 +21,7 @@ Say = Callable[[str], None]
 
 
 class AlreadyThere(CliError):
-    """The cluster has the application already: it is somebody else's."""
+    """The application is on the cluster already, started by someone else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ def settings(path: str | None) -> HeadwayConfig:
 
 
 def deploy(config: HeadwayConfig, say: Say, form: Form = WHOLE) -> Deployed:
-    """Start the application and wait until it serves; CliError says what did not come up."""
+    """Start the application and wait until it serves; CliError names what did not come up."""
     from ray import serve
     from ray.serve.exceptions import RayServeException
     from ray.serve.schema import LoggingConfig
@@ -173,7 +173,7 @@ def delete() -> bool:
 
 
 def _wait_until_running(deadline: float, within_s: float, say: Say) -> None:
-    """Until Serve says that every deployment runs; each new word about what keeps it is passed on."""
+    """Wait until every deployment runs, and report each new reason why it does not."""
     from ray import serve
 
     said = ""
@@ -190,7 +190,7 @@ def _wait_until_running(deadline: float, within_s: float, say: Say) -> None:
 
 
 def _waited_until_ready(deployed: Deployed, deadline: float) -> str:
-    """Empty as soon as `/ready` says so; its own words when the time is over."""
+    """Empty once `/ready` answers 200; its reason when time is up."""
     # The certificate may be for the name that clients use; what is asked and answered is no secret.
     client = ControlClient(url=deployed.url, unverified=True)
     while True:

@@ -151,7 +151,7 @@ def run_all(calls: Sequence[Callable[[], Outcome]], processes: int) -> list[Outc
 def gathered(
     pool: ProcessPoolExecutor, calls: Sequence[Callable[[], Outcome]], ended: Callable[[int], None]
 ) -> list[Outcome]:
-    """The same in processes that go on after it; `ended` is told how many calls have ended."""
+    """The same in processes that go on after it; `ended` is called with the number of finished calls."""
     with sheltered():
         futures = [pool.submit(call) for call in calls]
     for done, future in enumerate(as_completed(futures), start=1):
@@ -220,7 +220,7 @@ def _prepare() -> None:
 
 
 def _end_with_parent() -> None:
-    """A parent that was killed tells nobody, and its processes would go on."""
+    """End with the parent: one that was killed cannot end its processes."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

@@ -17,7 +17,7 @@ from headway.workload import whole_file
 from headway_cli.errors import CliError
 
 LOOK_S, RETRY_S = 0.5, 0.02
-"""Somebody who only looks (`is_up`) holds the lock for an instant: it is tried again that long."""
+"""A reader (`is_up`) holds the lock for an instant: taking it is retried that long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

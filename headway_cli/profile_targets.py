@@ -30,7 +30,7 @@ from headway_cli.options import Itl, Ttft
 from serve_apps.engines.protocol import Engine, EngineError, EngineRequest, EngineSizes, PromptTooLong
 
 MOST_AT_ONCE = 256
-"""Requests in a batch where neither flag nor server says: vLLM's default of `max_num_seqs`."""
+"""Requests in a batch if neither flag nor server gives a number: vLLM's default of `max_num_seqs`."""
 
 
 NOTHING_FURTHER: Mapping[str, Any] = {}
@@ -190,7 +190,7 @@ def _question(options: ProfileOptions, tp: int, model: str, limits: Limits) -> d
 
 @runtime_checkable
 class SaysSizes(Protocol):
-    """An engine that says what it holds."""
+    """An engine that reports its sizes."""
 
     def sizes(self) -> EngineSizes:
         """The sizes of its cache, requests and batch."""

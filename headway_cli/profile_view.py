@@ -26,8 +26,8 @@ class ShownProfile:
 
     @property
     def source(self) -> str:
-        """The profile's own word on where it comes from."""
-        return str(self.profile.meta.get("source", "not said"))
+        """Where the profile comes from."""
+        return str(self.profile.meta.get("source", "unknown"))
 
     @property
     def notes(self) -> list[str]:
@@ -100,7 +100,7 @@ def _listed(name: str, profile: Profile) -> tuple[str, ...]:
     capacity = decode.table.max_kv_tokens
     half = min(HALF, decode.largest_batch * CONTEXT_TOKENS / capacity)
     alone_s = decode.itl_s(min(1.0, CONTEXT_TOKENS / capacity), CONTEXT_TOKENS)
-    tool = f"{meta['tool']} {meta['tool_version']}" if "tool" in meta else str(meta.get("source", "not said"))
+    tool = f"{meta['tool']} {meta['tool_version']}" if "tool" in meta else str(meta.get("source", "unknown"))
     return (
         name,
         tool,
@@ -142,7 +142,7 @@ def fleet_lines(fleet: Mapping[str, Any]) -> list[str]:
 def _transfer(profile: Profile) -> str:
     known = profiled_transfer(profile)
     if not known.measured:
-        return "not measured: taken as 5 ms and 25 GB/s where engine.kv_transfer says nothing (--kv-transfer)"
+        return "not measured: taken as 5 ms and 25 GB/s unless engine.kv_transfer is set (--kv-transfer)"
     said = profile.meta["kv_transfer"]
     pace = f"{known.bandwidth_gb_s:.3g} GB/s" if known.bandwidth_gb_s else "no bandwidth seen"
     text = f"{known.latency_ms:.3g} ms and {pace}"

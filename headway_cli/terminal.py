@@ -121,7 +121,7 @@ def bar(label: str) -> Iterator[Report | None]:
 
 
 def say(text: str) -> None:
-    """A remark to a person who waits; nothing when standard error is no terminal."""
+    """A remark on standard error, if that is a terminal."""
     if sys.stderr.isatty():
         error_console().print(text)
 

@@ -128,8 +128,8 @@ class ControlMetrics(Collector):
             yield self._gauge("headway_status_age_seconds", "Age of the planner's last status", age_s)
         if document is None or not known:
             return
-        said = (document.get("verdict") or {}).get("state")
-        verdicts = (((state,), float(state == said)) for state in (VERDICTS if said else ()))
+        health = (document.get("verdict") or {}).get("state")
+        verdicts = (((state,), float(state == health)) for state in (VERDICTS if health else ()))
         yield self._labelled(
             "headway_verdict", "1 for the state of health, as on the live page", ("state",), verdicts
         )
@@ -283,8 +283,8 @@ class ControlMetrics(Collector):
         yield self._labelled("headway_slo_error_budget_burn_ratio", text, ("class", "window"), burns)
 
     def _attained(self, document: Document, wanted: Mapping[str, Any]) -> dict[tuple[str, str], float | None]:
-        said: Document = document.get("attainment") or {}
-        found = {(ALL, INTERVAL): said.get("last_interval"), (ALL, TOTAL): said.get("total")}
+        shares: Document = document.get("attainment") or {}
+        found = {(ALL, INTERVAL): shares.get("last_interval"), (ALL, TOTAL): shares.get("total")}
         for name, (met, missed) in self._judged().items():
             if name in wanted:
                 found[name, TOTAL] = _ratio(met, met + missed)

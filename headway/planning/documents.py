@@ -41,7 +41,7 @@ class AdvisedFleet(Document):
 
 
 class AdviceWindow(Document):
-    """A span of a dry run: the fleet that `stood` there, that of the plan, and the difference.
+    """A window of a dry run: the real fleet (`stood`), the planned one, and the difference.
 
     `covered_s` of the span are known. `measured` is false where the attainment of the real fleet is replayed;
     `replay_error` is the measured attainment less the replayed one where neither has a queue.
@@ -109,10 +109,10 @@ class AdviceDocument(AdviceFigures):
 class LastDecision(Document):
     """The newest decision in the status document; `status` is that of the connector.
 
-    `expected_replicas` is the work that its policy expects, in replicas, `needed` the replicas that it would
-    have without limits; both are empty where it does not say. `limits` are those that cut its targets;
+    `expected_replicas` is the expected work in replicas, `needed` the replicas without limits; both are empty
+    where the policy does not give them. `limits` are those that cut its targets;
     `beyond_reach` is the share of the last requests that no fleet would serve in time.
-    `already` says that it changed nothing, and that its replicas were ready when it was made.
+    `already`: it changed nothing, and its replicas were ready when it was made.
     """
 
     id: int
@@ -146,8 +146,8 @@ class PlannerFigures(Document):
     """The planner's loop. `missed_ticks` were skipped, as a tick or a restart took more than an interval.
 
     `undecided_since`: since when it has waited for its first decision, or for one after it had to wait again;
-    null once it is made. `predictor`: whom the policy asks for forecasts, several by commas, null where it
-    asks none. `ready_within_s`: how long an engine may take to start. `deciding_s` is the time of
+    null once it is made. `predictor`: the predictors that the policy uses, separated by commas, null for
+    none. `ready_within_s`: how long an engine may take to start. `deciding_s` is the time of
     all `decided` ticks, `tick_s` that of the last; `decisions` count by role and reason (`REASONS`), since
     the planner's process began.
     """
@@ -197,7 +197,7 @@ class AttainmentFigures(Document):
 
 
 class VerdictFigures(Document):
-    """`headway.planning.health` in the status document."""
+    """The health of the deployment (`headway.planning.health`)."""
 
     state: str
     text: str
@@ -205,14 +205,14 @@ class VerdictFigures(Document):
 
 
 class ComponentHealth(Document):
-    """The outcome of the last question to a component, and one line about it."""
+    """Whether a component answered last time, and one line about it."""
 
     ok: bool
     detail: str = ""
 
 
 class HostFault(Document):
-    """A host that is not well, or was not of late.
+    """A host that is or was recently unhealthy.
 
     `unreachable`: the control plane gets no answer, Ray still counts on it; `lost`: Ray has given it up;
     `back`: it answers again since `back_s`. `ran` names the replicas and actors that ran on it.
@@ -273,14 +273,14 @@ class CostFigures(Document):
 
 
 class RestartFigures(Document):
-    """How often a part died and came back, or a replica of it was lost, and when last."""
+    """How often a component restarted or lost a replica, and when last."""
 
     count: int
     at: float
 
 
 class ChangeFigures(Document):
-    """Who changed a setting while it ran, empty where that is not known, and when."""
+    """The author of a change at run time, empty if unknown, and its time."""
 
     by: str = ""
     at: float | None = None

@@ -37,7 +37,7 @@ def jsonable(value: Any) -> Any:  # noqa: ANN401, PLR0911 - one return per kind 
 
 
 def common(name: str, observation: Observation, settings: PolicySettings) -> dict[str, Any]:
-    """Policy, inputs, settings and the roles whose last scaling has not finished."""
+    """Policy, inputs, settings and the roles that are still scaling."""
     return {
         "policy": name,
         "inputs": _inputs(observation),
@@ -51,7 +51,7 @@ def common(name: str, observation: Observation, settings: PolicySettings) -> dic
 
 
 def _inputs(observation: Observation) -> Mapping[str, Any]:
-    """Of what predictors said of the next intervals, the first one; slow replicas where there are some."""
+    """The observation, with the first interval of each forecast, and slow replicas if there are any."""
     inputs = {item.name: getattr(observation, item.name) for item in fields(observation)}
     ahead = inputs.pop("ahead")
     if inputs["stood"] is None:

@@ -21,8 +21,7 @@ def reason_codes(record: DecisionRecord) -> Mapping[Role, str]:
 
     `no_data`: the interval could not be planned from. `limited`: a limit or the budget cut the targets, and
     this pool did not shrink. `queue`: replicas were added for requests that wait. `held`: fewer would do, but
-    are kept for now. What a policy does not say cannot be told apart: its pools have `more_load`, `less_load`
-    and `unchanged`.
+    are kept for now. Policies without `needs` have only `more_load`, `less_load` and `unchanged`.
     """
     return {role: _reason_code(record, role) for role in record.targets}
 
@@ -58,14 +57,14 @@ def stood_already(record: DecisionRecord) -> bool:
 
 
 def expected_replicas(record: DecisionRecord) -> dict[str, float]:
-    """The work that is expected by role, in replicas, where the policy says it."""
+    """The expected work by role, in replicas; empty where the policy does not give it."""
     needs: Mapping[str, Mapping[str, Any]] = record.reasons.get("needs", {})
     found = {role: (need.get("option") or {}).get("expected") for role, need in needs.items()}
     return {role: expected for role, expected in found.items() if expected is not None}
 
 
 def held_replicas(record: DecisionRecord) -> dict[str, float]:
-    """The same times its factor: up to this work the policy holds replicas, where it says so."""
+    """The same times the safety factor: the work for which the policy holds replicas."""
     needs: Mapping[str, Mapping[str, Any]] = record.reasons.get("needs", {})
     options = {role: need.get("option") or {} for role, need in needs.items()}
     return {
@@ -76,7 +75,7 @@ def held_replicas(record: DecisionRecord) -> dict[str, float]:
 
 
 def needed_replicas(record: DecisionRecord) -> dict[str, int]:
-    """The replicas by role that each pool would have without limits, where the policy says it."""
+    """The replicas by role without limits; empty where the policy does not give them."""
     said: Mapping[str, Mapping[str, Any]] = {
         **record.reasons.get("requirement", {}),
         **record.reasons.get("needs", {}),
@@ -86,7 +85,7 @@ def needed_replicas(record: DecisionRecord) -> dict[str, int]:
 
 
 def beyond_reach(record: DecisionRecord) -> float | None:
-    """The share of the last requests that no fleet would serve in time, where the policy says it."""
+    """The share of the last requests whose SLO is unreachable; None where the policy does not give it."""
     shares = [need.get("infeasible") for need in record.reasons.get("needs", {}).values()]
     return max((share for share in shares if share is not None), default=None)
 

@@ -18,9 +18,9 @@ from headway_cli.advice_view import (
     rows,
     sentences,
     share,
+    shown_part,
     span,
     spread,
-    told,
 )
 from headway_cli.page.charts import BLUE, GREY, ORANGE, Board, Figure, Style, attainment_axis
 from headway_cli.page.series import Floats
@@ -36,7 +36,7 @@ Values = Callable[[AdvicePoint], float | None]
 
 def render(found: AdviceDocument) -> str:
     """The page; the same document gives the same text."""
-    window = told(found).window
+    window = shown_part(found).window
     assert window is not None
     body = (
         cards(_cards(found)),
@@ -71,7 +71,7 @@ def _method(found: AdviceDocument) -> dict[str, str]:
 
 
 def _cards(found: AdviceDocument) -> Iterator[str]:
-    window, (theirs, ours) = told(found).window, NAMES[acts(found)]
+    window, (theirs, ours) = shown_part(found).window, NAMES[acts(found)]
     assert window is not None
     saved = window.saved_share.value or 0.0
     more, turn = ("saved", 1.0) if saved >= 0.0 else ("more", -1.0)
@@ -107,7 +107,7 @@ def _range(text: str) -> str:
 
 
 def _draw(found: AdviceDocument) -> Figure:
-    points, (theirs, ours) = told(found).points, NAMES[acts(found)]
+    points, (theirs, ours) = shown_part(found).points, NAMES[acts(found)]
     roles = list(dict.fromkeys(role for each in points for role in each.planned_replicas))
     titles = ("GPUs in use", *(f"Replicas that serve: {role}" for role in roles), "Requests within SLO")
     began_at, ended_at = (points[0].start_at, points[-1].end_at) if points else (0.0, 1.0)

@@ -40,7 +40,7 @@ class Axis(TypedDict, total=False):
 
 
 class Style(TypedDict, total=False):
-    """How a series looks and what is told of it.
+    """How a series looks, and its texts.
 
     It is a line, a band (between `base` and y), a row of points (`symbol`) or of `bars`. Series of one
     `group` are hidden together and stand in the figure's legend, others in their panel's, unless `unlisted`.
@@ -76,7 +76,7 @@ class Series(Style):
 
 
 class Panel(TypedDict, total=False):
-    """Series over two axes, or three. `nearest`: a pointer tells of one point, not of all lines there."""
+    """Series over two axes, or three. `nearest`: the cursor shows one point, not all lines there."""
 
     title: Required[str]
     x: Required[Axis]
@@ -161,7 +161,7 @@ def attained(shares: Shares) -> tuple[list[float | None], list[str]]:
 def attainment_axis(shares: Shares, title: str = "within SLO") -> Axis:
     """An axis of attainment down to the least of the shares: logarithmic in what is missed.
 
-    So 99 and 99.9 % are as far apart as 90 and 99 %. It goes up to 99.99 %, where all that is more stands.
+    So 99 and 99.9 % are as far apart as 90 and 99 %. It ends at 99.99 %, where higher values are drawn too.
     """
     late = [1.0 - share for share in shares if share is not None and isfinite(share)]
     low = min(1.0, 1.6 * max([10.0 * LEAST_MISSED, *late]))

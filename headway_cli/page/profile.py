@@ -185,7 +185,7 @@ def _row(one: ShownProfile) -> tuple[str, ...]:
         f"{decode.table.max_kv_tokens:,.0f}",
         f"{len(prefill.samples.isl_tokens)} samples",
         f"{len(decode.samples.itl_s)} samples",
-        f"{percent(max(spreads))} at most" if spreads else "not said",
+        f"{percent(max(spreads))} at most" if spreads else "unknown",
     )
 
 
