@@ -11,19 +11,18 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
-from actors.collector.discovery import Discovery
-from actors.collector.engines_source import EnginesSource
-from actors.collector.exposition import ROLE
-from actors.collector.gateway_source import GatewaySource
-from actors.collector.http_text import TextReader
-from actors.collector.measured import Health, HealthStatus, Measured, unmeasured
-from actors.collector.pages import HttpPages, Pages, ServePages
-from actors.collector.pods import Pods
-from actors.collector.presets import PRESETS, Preset, Selection
+from actors.collector.discovery import Discovery, Pods
+from actors.collector.engines import EngineFleet
+from actors.collector.gateways import GatewayFleet
+from actors.collector.interval import Health, HealthStatus, Measured, unmeasured
+from actors.collector.pages import HttpPages, Pages, ServePages, TextReader
+from actors.collector.presets import PRESETS
 from actors.collector.prometheus_source import PrometheusSource
+from actors.collector.scrape import Fleet, ScrapeSource
+from actors.collector.series import ModelSeries
 from actors.collector.tracker import Tracker
 from actors.store import InternalKvStore, Store
-from headway.config import HeadwayConfig, MetricsSettings
+from headway.config import HeadwayConfig
 from headway.planning import Role
 
 MOST_READING = 0.2
@@ -136,43 +135,54 @@ class MetricCollector:
         """The source, made on the event loop that will use it."""
         if self._source is not None:
             return self._source
-        settings, model = self._config.metrics, self._config.model
-        preset = PRESETS[settings.preset]
+        settings = self._config.metrics
         if settings.source == "prometheus":
             self._source = PrometheusSource(
                 settings.url or "",
-                preset,
-                model,
+                PRESETS[settings.preset],
+                self._config.model,
                 timeout_s=settings.timeout_s,
                 fresh_s=settings.stale_after_s,
-                selection=selection(settings),
+                labels=settings.labels,
+                role_labels={Role(role): labels for role, labels in settings.role_labels.items()},
                 ca_file=settings.ca_file,
                 token_file=settings.token_file,
             )
-        elif settings.source == "engines":
-            engines = engines_source(self._config, preset, self._store, self._clock)
-            self._background = asyncio.create_task(self._read_on(engines))
-            self._source = engines
         else:
-            gateway = GatewaySource(
-                Tracker(preset, model, settings.scrape_interval_s),
-                self._pages(),
-                self._store,
-                clock=self._clock,
-                single_requests=settings.preset == "headway",
-                classes=tuple(self._config.slo.classes),
-            )
-            self._background = asyncio.create_task(self._read_on(gateway))
-            self._source = gateway
+            engines = settings.source == "engines"
+            roles = tuple(map(Role, settings.engines)) if engines else ()
+            series = ModelSeries(PRESETS[settings.preset], self._config.model, roles)
+            fleet: Fleet = self._engines(series) if engines else self._gateways(series)
+            tracker = Tracker(series, settings.scrape_interval_s)
+            source = ScrapeSource(tracker, fleet, self._store, clock=self._clock)
+            self._background = asyncio.create_task(self._read_on(source))
+            self._source = source
         return self._source
 
-    def _pages(self) -> Pages:
+    def _gateways(self, series: ModelSeries) -> GatewayFleet:
         settings = self._config.metrics
+        pages: Pages = ServePages(self._application, settings.timeout_s)
         if settings.url:
-            return HttpPages(settings.url, text_reader(settings))
-        return ServePages(self._application, settings.timeout_s)
+            pages = HttpPages(settings.url, self._http())
+        return GatewayFleet(
+            series,
+            pages,
+            clock=self._clock,
+            single_requests=settings.preset == "headway",
+            classes=tuple(self._config.slo.classes),
+        )
 
-    async def _read_on(self, source: GatewaySource | EnginesSource) -> None:
+    def _engines(self, series: ModelSeries) -> EngineFleet:
+        settings, pods = self._config.metrics, Pods(self._config.connector.kubernetes)
+        engines = {Role(role): each for role, each in settings.engines.items()}
+        discovery = Discovery(engines, pods, timeout_s=settings.timeout_s, clock=self._clock)
+        return EngineFleet(series, discovery, self._http(), stale_s=settings.stale_after_s, clock=self._clock)
+
+    def _http(self) -> TextReader:
+        settings = self._config.metrics
+        return TextReader(settings.timeout_s, settings.ca_file, settings.token_file)
+
+    async def _read_on(self, source: ScrapeSource) -> None:
         """Reads every `scrape_interval_s` for as long as the actor lives, in MOST_READING of its CPU time."""
         while True:
             began_s = time.thread_time()
@@ -183,31 +193,3 @@ class MetricCollector:
                 _log.exception("metrics could not be read")
             took_s = time.thread_time() - began_s
             await asyncio.sleep(max(self._config.metrics.scrape_interval_s, took_s / MOST_READING))
-
-
-def selection(settings: MetricsSettings) -> Selection:
-    """The series that the settings choose of a Prometheus."""
-    roles = {Role(role): tuple(labels.items()) for role, labels in settings.role_labels.items()}
-    return Selection(labels=tuple(settings.labels.items()), roles=roles)
-
-
-def text_reader(settings: MetricsSettings) -> TextReader:
-    """Reads pages over HTTP, as the settings say."""
-    return TextReader(settings.timeout_s, settings.ca_file, settings.token_file)
-
-
-def engines_source(
-    config: HeadwayConfig, preset: Preset, store: Store, clock: Callable[[], float]
-) -> EnginesSource:
-    """The source of `metrics.engines`. Making it does no I/O."""
-    settings = config.metrics
-    engines = {Role(role): each for role, each in settings.engines.items()}
-    chosen = Selection(roles={role: ((ROLE, role.value),) for role in engines})
-    return EnginesSource(
-        Tracker(preset, config.model, settings.scrape_interval_s, chosen),
-        Discovery(engines, Pods(config.connector.kubernetes), timeout_s=settings.timeout_s, clock=clock),
-        store,
-        text_reader(settings),
-        stale_s=settings.stale_after_s,
-        clock=clock,
-    )

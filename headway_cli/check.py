@@ -165,7 +165,7 @@ def _settings_of(path: str) -> tuple[HeadwayConfig, bool]:
 
 
 if TYPE_CHECKING:
-    from actors.collector.measured import Measured
+    from actors.collector.interval import Measured
 
 LOOK_BACK_S = 60.0
 """What a Prometheus still knows."""

@@ -16,8 +16,8 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
-from actors.collector.exposition import encode
 from actors.collector.pages import Page, ServePages
+from actors.collector.request_list import encode
 from actors.planning.settings import follow_slo
 from actors.store import InternalKvStore
 from headway.config import HeadwayConfig
@@ -110,7 +110,7 @@ class Gateway:
         return _page(self._serving.state.fleet.kept(request_id))
 
     async def recent(self, seconds: float) -> Page:
-        """The requests of the last `seconds`, one by one (`actors.collector.exposition.encode`)."""
+        """The requests of the last `seconds`, one by one (`actors.collector.request_list.encode`)."""
         return _page(encode(self._serving.state.metrics.log.recent(seconds)))
 
     async def __del__(self) -> None:

@@ -30,9 +30,8 @@ async def eventually(holds: Callable[[], bool]) -> None:
 def patient_actors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits of actors' work with stores and engines that are not settings: none runs out by itself."""
     monkeypatch.setattr(InOrder.__init__, "__defaults__", (PATIENCE_S,))
-    for source in ("engines_source", "gateway_source"):
-        monkeypatch.setattr(f"actors.collector.{source}.WRITTEN_S", PATIENCE_S)
-    monkeypatch.setattr("actors.collector.engines_source.LATE_S", PATIENCE_S)
+    monkeypatch.setattr("actors.collector.scrape.WRITTEN_S", PATIENCE_S)
+    monkeypatch.setattr("actors.collector.engines.LATE_S", PATIENCE_S)
 
 
 def patient_clients(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """The meaning of metric names for each kind of system that we can read, and the series that follow from it.
 
-A quantity is what an interval is asked for (`requests`, `ttft`, ...). A channel is one of the series behind
-it: the count, the sum or the buckets. Both sources read this one table.
+All sources read this one table; `series` has what follows from it for one model.
 
 `NAME` of a histogram stands for `NAME_bucket`, `NAME_sum` and `NAME_count`. Where a system counts no
 arrivals, they follow from conservation: arrivals = requests that ended + change of the requests in flight,
@@ -22,20 +21,19 @@ Sources of the names:
               `ray_` in front, the colon as an underscore where Ray exports by OpenTelemetry
 
 vLLM, SGLang and Ray Serve LLM report per engine. With separate prefill and decode engines each request passes
-two of them. A `Selection` tells their series apart, and each quantity is then read where it is whole:
+two of them. Where their series are told apart by role, each quantity is read where it is whole:
 
     queue, TTFT and cached tokens                       prefill engines
     what ends, lengths, duration and ITL                decode engines
     requests in flight, for arrivals                    both: a request is in one of them at a time
 
-Without one each request would count twice: then read the gateway in front. Roles of pools are known to
+Where they are not, each request counts twice: then read the gateway in front. Roles of pools are known to
 headway (label `role`) and SGLang (`engine_type`); else vLLM engines count as mixed; Dynamo's frontend has no
 load of pools.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from headway.planning import Role
 
@@ -50,20 +48,6 @@ class Series:
     where: Labels = ()
     engine: bool = False
     """True if each engine has one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """The series that are meant: labels that all of them carry, and by role those of the role's engines.
-
-    A label whose value begins with `~` is a regular expression to Prometheus.
-    """
-
-    labels: Labels = ()
-    roles: Mapping[Role, Labels] = field(default_factory=dict)
-
-
-EVERYTHING = Selection()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,143 +226,3 @@ def former(name: str) -> str | None:
 PRESETS: Mapping[str, Preset] = {
     preset.name: preset for preset in (HEADWAY, DYNAMO, VLLM, SGLANG, LLM_D, RAY_SERVE_LLM)
 }
-
-
-class Quantity(StrEnum):
-    """A figure that an interval is asked for."""
-
-    REQUESTS = "requests"
-    COMPLETED = "completed"
-    MET = "met"
-    MISSED = "missed"
-    ISL = "isl"
-    OSL = "osl"
-    DURATION = "duration"
-    TTFT = "ttft"
-    ITL = "itl"
-    QUEUE = "queue"
-    CACHED = "cached"
-
-
-class Part(StrEnum):
-    """The part of a quantity that a series carries."""
-
-    COUNT = "count"
-    SUM = "sum"
-    BUCKET = "bucket"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Channel:
-    """Samples called `name` with the labels `where` feed `part` of `quantity`.
-
-    The change of a gauge may be negative; a counter that falls was reset.
-    """
-
-    quantity: Quantity
-    part: Part
-    name: str
-    where: Labels
-    gauge: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gauge:
-    """Samples of one figure of the load of pools; replicas add up (`running`, `waiting`) or average."""
-
-    figure: str
-    name: str
-    where: Labels
-    averaged: bool
-    role: Role | None = None
-    """Of its engines; None where a label tells it."""
-    gateway: Series | None = None
-    """The series of a gateway that shows this one of its replicas; None where engines show it themselves."""
-
-
-HISTOGRAMS = (
-    Quantity.ISL,
-    Quantity.OSL,
-    Quantity.DURATION,
-    Quantity.TTFT,
-    Quantity.ITL,
-    Quantity.QUEUE,
-)
-WITH_BUCKETS = frozenset({Quantity.TTFT, Quantity.ITL, Quantity.ISL, Quantity.OSL})
-
-
-OF_PREFILL = frozenset({Quantity.TTFT, Quantity.QUEUE, Quantity.CACHED})
-"""Read from prefill engines, where there are separate ones; the rest from decode engines."""
-
-
-def channels(preset: Preset, model: str, selection: Selection = EVERYTHING) -> tuple[Channel, ...]:
-    """All series of one model that carry counts."""
-    counters = [(Quantity.REQUESTS, series, False) for series in preset.requests]
-    counters += [(Quantity.REQUESTS, series, True) for series in preset.in_flight]
-    ended = {
-        Quantity.COMPLETED: preset.completed,
-        Quantity.MET: preset.met,
-        Quantity.MISSED: preset.missed,
-        Quantity.CACHED: preset.cached,
-    }
-    counters += [(quantity, series, False) for quantity, series in ended.items() if series is not None]
-    table = [(quantity, Part.COUNT, series, series.name, gauge) for quantity, series, gauge in counters]
-    for quantity in HISTOGRAMS:
-        histogram: Series | None = getattr(preset, quantity.value)
-        if histogram is None:
-            continue
-        parts = Part if quantity in WITH_BUCKETS else (Part.COUNT, Part.SUM)
-        table += [(quantity, part, histogram, f"{histogram.name}_{part}", False) for part in parts]
-    return tuple(
-        Channel(
-            quantity=quantity,
-            part=part,
-            name=name,
-            where=_narrowed(matched(series, preset, model, selection), selection, role),
-            gauge=gauge,
-        )
-        for quantity, part, series, name, gauge in table
-        for role in (_roles_read(quantity, selection, gauge=gauge) if series.engine else (None,))
-    )
-
-
-def gauges(preset: Preset, model: str, selection: Selection = EVERYTHING) -> tuple[Gauge, ...]:
-    """All series of the load of pools."""
-    if (load := preset.load) is None:
-        return ()
-    of_model = Series(name=preset.alive.name, where=matched(preset.alive, preset, model, selection))
-    figures = {"running": load.running, "waiting": load.waiting, "kv_usage": load.kv_usage}
-    return tuple(
-        Gauge(
-            figure=figure,
-            name=series.name,
-            where=_narrowed(
-                matched(series, preset, model, selection) if load.by_model else series.where, selection, role
-            ),
-            averaged=figure == "kv_usage",
-            role=role,
-            gateway=None if load.by_model else of_model,
-        )
-        for figure, series in figures.items()
-        for role in (tuple(selection.roles) or (None,) if series.engine else (None,))
-    )
-
-
-def matched(series: Series, preset: Preset, model: str, selection: Selection = EVERYTHING) -> Labels:
-    """The labels that this model's samples of the series carry."""
-    labels = {**dict(selection.labels), **dict(series.where), preset.model_label: preset.model(model)}
-    return tuple(sorted(labels.items()))
-
-
-def _narrowed(where: Labels, selection: Selection, role: Role | None) -> Labels:
-    return where if role is None else tuple(sorted({**dict(where), **dict(selection.roles[role])}.items()))
-
-
-def _roles_read(quantity: Quantity, selection: Selection, *, gauge: bool) -> tuple[Role | None, ...]:
-    """The roles whose engines tell this quantity."""
-    roles = tuple(selection.roles)
-    if not roles:
-        return (None,)
-    if gauge or Role.PREFILL not in roles or Role.DECODE not in roles:
-        return roles
-    return (Role.PREFILL,) if quantity in OF_PREFILL else (Role.DECODE,)

@@ -1,4 +1,4 @@
-"""The source behind a Prometheus: each interval by PromQL, evaluated at its end.
+"""The source behind a Prometheus: raw samples of an interval, measured by the law of all sources.
 
 The client is synchronous: queries run on a few threads of our own, and all of an interval share one deadline
 (`timeout_s`), after which the threads are left to the client's own timeout. There are no retries: the next
@@ -11,54 +11,35 @@ interval is the retry.
     newest sample too old, target gone                    `stale`
     Prometheus, or the target, was away at the start      `starting` until an interval is covered whole
     some quantities have no data or NaN                   `partial`
-    a counter of requests contradicts itself              `partial`, and nothing is known (`counters`)
+    a counter contradicts itself                          `partial`, and its quantity NaN (`increase`)
     a target of these series cannot be scraped any more   `partial`, requests NaN
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from actors.collector import promql
-from actors.collector.counted import with_counted
-from actors.collector.counters import Group, Past, follow
-from actors.collector.exposition import SourceDownError, absent, redacted, role_of
-from actors.collector.http_text import bearer
-from actors.collector.measured import (
-    NAN,
-    Health,
-    HealthStatus,
-    Increase,
-    Measured,
-    PoolLoad,
-    assemble,
-    unmeasured,
-)
-from actors.collector.presets import (
-    EVERYTHING,
-    PRESETS,
-    Channel,
-    Load,
-    Part,
-    Preset,
-    Quantity,
-    Selection,
-    Series,
-    channels,
-    gauges,
-    matched,
-)
+from actors.collector.exposition import INSTANCE, ROLE, SourceDownError, absent, redacted, spellings
+from actors.collector.interval import NAN, Health, HealthStatus, Measured, Quantity, unmeasured
+from actors.collector.pages import bearer
+from actors.collector.presets import PRESETS, Load, Preset
+from actors.collector.raw_samples import RawSeries, measured_of, not_an_answer, raw_series
+from actors.collector.series import ModelSeries, role_of
 from headway.planning import Role
+from headway.words import plural
 
 THREADS = 4
 ALIVE = tuple(dict.fromkeys((preset.alive.name, preset.model_label) for preset in PRESETS.values()))
 """What every running system of some kind shows, and its label with the model."""
 COUNTED_S = 2.0
 """Between two counts of the engines, which the planner asks for more often."""
+MOST_NAMED = 3
 
 
 class Point(NamedTuple):
@@ -71,13 +52,13 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """The answer to `promql.coverage`; NaN for what has no series."""
+    """The answer to `promql.coverage`; NaN for what has no series. `unread` are the targets by instance."""
 
     newest: float = NAN
     known: float = NAN
     scraping: float = NAN
     resumed: float = NAN
-    unread: float = NAN
+    unread: tuple[str, ...] = ()
 
 
 def points(answer: Any) -> list[Point]:  # noqa: ANN401 - whatever JSON holds
@@ -86,64 +67,19 @@ def points(answer: Any) -> list[Point]:  # noqa: ANN401 - whatever JSON holds
         read = [({str(k): str(v) for k, v in row["metric"].items()}, row["value"][1]) for row in answer]
         return [Point(labels.get(promql.WHAT, ""), labels, float(value)) for labels, value in read]
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise _no_answer(error) from None
+        raise not_an_answer(error) from None
 
 
-def samples_of(
-    answer: Any,  # noqa: ANN401 - whatever JSON holds
-    quantity: Quantity,
-) -> dict[Group, list[tuple[float, float]]]:
-    """The samples of a range vector by series; SourceDownError for an answer of another form."""
-    try:
-        series: dict[Group, list[tuple[float, float]]] = {}
-        for row in answer:
-            labels = {str(key): str(value) for key, value in row["metric"].items()}
-            group = Group(quantity, labels.pop("__name__", ""), tuple(sorted(labels.items())))
-            series[group] = [(float(at_s), float(value)) for at_s, value in row["values"]]
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise _no_answer(error) from None
-    # NaN is missing data; Prometheus' own mark of a series that ended does not come at all.
-    return {group: [s for s in samples if not isnan(s[1])] for group, samples in series.items()}
-
-
-def _no_answer(error: Exception) -> SourceDownError:
-    return SourceDownError(f"not an answer of Prometheus: {type(error).__name__} {str(error)[:100]}")
-
-
-def increase_of(answer: Iterable[Point]) -> tuple[Increase | None, bool]:
-    """The gain of a quantity, None if it has no series; and True if a counter behind it was reset."""
-    counts: list[float] = []
-    sums: list[float] = []
-    buckets: list[tuple[float, float]] = []
-    fell = 0.0
+def coverage_of(answer: Iterable[Point]) -> Coverage:
+    """The answer to `promql.coverage`."""
+    figures: dict[str, float] = {}
+    unread = []
     for what, labels, value in answer:
-        part = what.partition(":")[0]
-        if part == "resets":
-            fell += value
-        elif part == Part.BUCKET:
-            buckets.append((float(labels.get("le", "nan")), value))
+        if what == "unread":
+            unread.append(labels.get(INSTANCE, "?"))
         else:
-            (counts if part == Part.COUNT else sums).append(value)
-    if not counts:
-        return None, fell > 0
-    total = sum(sums) if sums else NAN
-    return Increase(count=sum(counts), total=total, buckets=tuple(sorted(buckets))), fell > 0
-
-
-def loads_of(answer: Iterable[Point], load: Load) -> dict[Role, PoolLoad]:
-    """Mean load by role."""
-    figures: dict[Role, dict[str, float]] = {}
-    for what, labels, value in answer:
-        figure = what.partition(":")[0]
-        if (role := _role(Point(what, labels, value), load)) is not None:
-            figures.setdefault(role, {})[figure] = value
-    return {role: PoolLoad(**means) for role, means in figures.items()}
-
-
-def _role(point: Point, load: Load) -> Role | None:
-    """The role that a figure belongs to, by its name or by the role's label."""
-    named = point.what.partition(":")[2]
-    return Role(named) if named else role_of(load, point.labels.get(load.role_label or ""))
+            figures[what] = value
+    return Coverage(**figures, unread=tuple(sorted(unread)))
 
 
 def coverage_health(coverage: Coverage, end_s: float, fresh_s: float, sought: str) -> Health:
@@ -179,21 +115,21 @@ class PrometheusSource:
         *,
         timeout_s: float,
         fresh_s: float,
-        selection: Selection = EVERYTHING,
+        labels: Mapping[str, str] = MappingProxyType({}),
+        role_labels: Mapping[Role, Mapping[str, str]] = MappingProxyType({}),
         ca_file: str | None = None,
         token_file: str | None = None,
     ) -> None:
         self._url = url.rstrip("/")
         self._ca_file, self._token_file = ca_file, token_file
-        self._preset = preset
-        self._quantities = promql.quantities(channels(preset, model, selection))
-        self._gauges = gauges(preset, model, selection)
-        alive = preset.alive
-        self._alive = Series(name=alive.name, where=matched(alive, preset, model, selection))
-        self._sought = promql.selector(self._alive.name, self._alive.where)
-        self._model = preset.model(model)
-        requests = next(c for c in self._quantities[Quantity.REQUESTS] if not c.gauge)
-        self._counter = Series(name=requests.name, where=requests.where)
+        self._series = ModelSeries(preset, model, role_labels)
+        self._names = spellings(self._series.names)
+        self._chosen = promql.Chosen(labels=labels, roles=role_labels)
+        name, where = self._series.alive
+        self._alive = promql.selector([name], self._chosen.where(where))
+        requests = next(c for c in self._series.channels if c.quantity is Quantity.REQUESTS and not c.gauge)
+        of_model = tuple(label for label in requests.where if label[0] != ROLE)
+        self._counter = promql.selector([requests.name], self._chosen.where(of_model, requests.role))
         self._timeout_s = timeout_s
         self._fresh_s = fresh_s
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="promql")
@@ -205,67 +141,56 @@ class PrometheusSource:
 
     async def collect(self, start_s: float, end_s: float) -> Measured:
         """The interval, or why it could not be measured."""
-        start_s, end_s = promql.on_grid(start_s, end_s)
-        window = promql.window(end_s - start_s, self._fresh_s)
         try:
             async with asyncio.timeout(self._timeout_s):
-                answer = await self._points(promql.coverage(self._alive, self._counter, window), end_s)
-                coverage = Coverage(**{point.what: point.value for point in answer})
-                health = coverage_health(coverage, end_s, self._fresh_s, self._sought)
+                asked = promql.coverage(self._alive, self._counter, end_s - start_s, self._fresh_s)
+                coverage = coverage_of(await self._points(asked, end_s))
+                health = coverage_health(coverage, end_s, self._fresh_s, self._alive)
                 if health.status is not HealthStatus.OK:
                     return unmeasured(start_s, end_s, health.status, health.detail)
-                increases, load, past = await asyncio.gather(
-                    self._increases(window, end_s),
-                    self._load(window, end_s),
-                    self._followed(window, start_s, end_s),
-                )
+                raw = await self._samples(start_s, end_s)
         except (SourceDownError, TimeoutError) as error:
             return unmeasured(start_s, end_s, HealthStatus.DOWN, self._failed(error))
-        # The parts of one process contradict themselves together.
-        doubt = past.doubts.get(Quantity.REQUESTS)
-        doubts = dict.fromkeys(self._quantities, doubt) if doubt else {}
-        if coverage.unread > 0:
-            doubts[Quantity.REQUESTS] = f"{coverage.unread:g} targets of {self._sought} cannot be scraped"
-        knows_attainment = self._preset.met is not None
-        measured = assemble(
-            start_s,
-            end_s,
-            increases,
-            load,
-            doubts,
-            knows_attainment=knows_attainment,
-            in_flight=past.in_flight,
+        doubts = {Quantity.REQUESTS: _cannot_be_scraped(coverage.unread)} if coverage.unread else {}
+        # A large fleet's samples take a second or two, which no other call has to wait for.
+        return await asyncio.to_thread(
+            measured_of, self._series, raw, (start_s, end_s), self._fresh_s, doubts
         )
-        return with_counted(measured, increases, past.steps)
 
     async def probe(self) -> Health:
         """`ok` if Prometheus answers and has this model's series."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                found = await self._points(f"count({self._sought})", None)
+                found = await self._points(f"count({self._alive})", None)
                 others = [] if found else await self._points(promql.anything(ALIVE), None)
         except (SourceDownError, TimeoutError) as error:
             return Health(status=HealthStatus.DOWN, detail=self._failed(error))
         if not found:
-            detail = f"Prometheus has {absent(self._model, map(self._known, others))}; asked: {self._sought}"
+            shown = absent(self._series.model, map(self._known, others))
+            detail = f"Prometheus has {shown}; asked: {self._alive}"
             return Health(status=HealthStatus.STARTING, detail=detail)
         return Health(status=HealthStatus.OK)
 
     async def engines(self) -> Mapping[Role, int]:
         """Engines with a fresh sample; none where they are not told apart or Prometheus does not answer."""
-        load, each = self._preset.load, tuple(one for one in self._gauges if one.figure == "running")
+        load = self._series.preset.load
         if load is None or not load.running.engine:
             return {}
         now_s = asyncio.get_running_loop().time()
         if now_s - self._counted_s >= COUNTED_S:
             self._counted_s = now_s
+            model = ((self._series.preset.model_label, self._series.model),)
+            running = {
+                role: promql.selector([load.running.name], self._chosen.where(model, role))
+                for role in self._series.roles or (None,)
+            }
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    answer = await self._points(promql.engines(each, load, self._fresh_s), None)
+                    answer = await self._points(promql.engines(running, load.role_label, self._fresh_s), None)
             except (SourceDownError, TimeoutError) as error:
                 self._failed(error)
                 answer = []
-            named = [(_role(point, load), int(point.value)) for point in answer]
+            named = [(self._role(load, point), int(point.value)) for point in answer]
             self._engines = {role: count for role, count in named if role is not None}
         return self._engines
 
@@ -279,48 +204,22 @@ class PrometheusSource:
         if self._client is not None:
             self._client.close()
 
-    async def _increases(self, window: promql.Window, end_s: float) -> dict[Quantity, Increase]:
-        asked = [self._increase(parts, window, end_s) for parts in self._quantities.values()]
-        found = zip(self._quantities, await asyncio.gather(*asked), strict=True)
-        return {quantity: increase for quantity, increase in found if increase is not None}
+    async def _samples(self, start_s: float, end_s: float) -> list[RawSeries]:
+        """All samples that the interval needs."""
 
-    async def _increase(
-        self, parts: tuple[Channel, ...], window: promql.Window, end_s: float
-    ) -> Increase | None:
-        """The plain difference; through the resets if there were any."""
-        answer = await self._points(promql.increase(parts, window, through_resets=False), end_s)
-        shown = {point.what for point in answer}
-        if any(c.gauge and f"{c.part}:{index}" not in shown for index, c in enumerate(parts)):
-            # Without what is in flight nothing tells arrivals from completions.
-            return None
-        increase, reset = increase_of(answer)
-        if reset:
-            answer = await self._points(promql.increase(parts, window, through_resets=True), end_s)
-            increase, _ = increase_of(answer)
-        return increase
+        def asked(query: promql.SampleQuery) -> list[RawSeries]:
+            return raw_series(self._ask(query.text(end_s - start_s), end_s), self._names, query.role)
 
-    async def _followed(self, window: promql.Window, start_s: float, end_s: float) -> Past:
-        """The samples behind the requests, one by one."""
-        counters: dict[Group, list[tuple[float, float]]] = {}
-        gauges: dict[Group, list[tuple[float, float]]] = {}
-        for channel in self._quantities[Quantity.REQUESTS]:
-            answer = await self._query(promql.samples(channel, window), end_s)
-            (gauges if channel.gauge else counters).update(samples_of(answer, channel.quantity))
-        return follow(counters, gauges, start_s, self._fresh_s)
-
-    async def _load(self, window: promql.Window, end_s: float) -> dict[Role, PoolLoad]:
-        if self._preset.load is None:
-            return {}
-        answer = await self._points(promql.load(self._gauges, self._preset.load, window), end_s)
-        return loads_of(answer, self._preset.load)
+        queries = promql.sample_queries(self._series, self._chosen, end_s - start_s, self._fresh_s)
+        found = await asyncio.gather(*(self._on_a_thread(asked, query) for query in queries))
+        return [series for each in found for series in each]
 
     async def _points(self, query: str, at_s: float | None) -> list[Point]:
-        return points(await self._query(query, at_s))
+        return points(await self._on_a_thread(self._ask, query, at_s))
 
-    def _query(self, query: str, at_s: float | None) -> Awaitable[Any]:
-        """On a thread; in the queue where every thread still hangs from before, until the deadline."""
-        loop = asyncio.get_running_loop()
-        return loop.run_in_executor(self._threads, self._ask, query, at_s)
+    def _on_a_thread(self, call: Callable[..., Any], *args: object) -> Awaitable[Any]:
+        """In the queue where every thread still hangs from before, until the deadline."""
+        return asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
 
     def _ask(self, query: str, at_s: float | None) -> Any:  # noqa: ANN401 - whatever JSON holds
         """One request, in a thread. All that it can do to us becomes `SourceDownError`."""
@@ -377,15 +276,26 @@ class PrometheusSource:
     def _known(self, point: Point) -> str:
         """A model that Prometheus has, and what hides it from these settings."""
         name = point.labels.get("__name__", "")
-        presets = [preset for preset in PRESETS.values() if promql.spelt(preset.alive.name, name)]
+        presets = [preset for preset in PRESETS.values() if name in spellings([preset.alive.name])]
         model = next(
             (point.labels[each.model_label] for each in presets if each.model_label in point.labels), ""
         )
-        if not model or self._preset in presets:
-            return f"{model} without these labels" if model == self._model else model
+        if not model or self._series.preset in presets:
+            return f"{model} without these labels" if model == self._series.model else model
         return f"{model} (preset {presets[0].name})"
 
     def _failed(self, error: Exception) -> str:
         self._failures += 1
         why = str(error) or f"no answer within {self._timeout_s:g} s"
         return f"Prometheus at {redacted(self._url)}: {why}"
+
+    def _role(self, load: Load, point: Point) -> Role | None:
+        """The role that engines were counted for, by the part of the query or by the role's label."""
+        named = point.what.partition(":")[2]
+        return Role(named) if named else role_of(load, tuple(point.labels.items()))
+
+
+def _cannot_be_scraped(instances: Sequence[str]) -> str:
+    more = len(instances) - MOST_NAMED
+    named = ", ".join(instances[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return f"Prometheus cannot scrape {plural(len(instances), 'target')}: {named}"

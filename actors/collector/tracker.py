@@ -11,46 +11,24 @@ taken up again, so that an interval in which the collector itself was restarted 
 are then as far apart as the restart made them.
 """
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
-from actors.collector.counted import with_counted
-from actors.collector.counters import Counted, Counters, Group, summed
-from actors.collector.exposition import (
-    SeriesId,
-    SeriesUse,
-    absent,
-    broken,
-    carries,
-    changed,
-    counted,
-    gained_load,
-    instance_of,
-    last_good,
-    pool_loads,
-    series_uses,
-)
-from actors.collector.measured import (
+from actors.collector.exposition import INSTANCE, Samples, SeriesId
+from actors.collector.history import Ring, Snapshot, between
+from actors.collector.increase import Counted, Counters, change_in_flight, summed
+from actors.collector.interval import (
     NOTHING,
     Health,
     HealthStatus,
     Measured,
+    Quantity,
     assemble,
     unmeasured,
 )
-from actors.collector.presets import (
-    EVERYTHING,
-    Part,
-    Preset,
-    Quantity,
-    Selection,
-    channels,
-    gauges,
-    matched,
-)
-from actors.collector.snapshots import Ring, Snapshot, between
+from actors.collector.series import Group, Key, ModelSeries, Part, Parts, pool_loads
 
 GONE_S = 300.0
 """A counter without any series is not read, for as long; after that it is gone."""
@@ -70,39 +48,16 @@ LEAST_STRETCH, MOST_STRETCH = 0.5, 1.5
 class Tracker:
     """Reads in, intervals out."""
 
-    def __init__(
-        self, preset: Preset, model: str, scrape_interval_s: float, selection: Selection = EVERYTHING
-    ) -> None:
-        self._preset = preset
-        self._channels = channels(preset, model, selection)
-        self._gauges = gauges(preset, model, selection)
-        self._of = [preset.name, preset.model(model), *sorted(selection.roles)]
-        self._alive = SeriesId(preset.alive.name, matched(preset.alive, preset, model, selection))
+    def __init__(self, series: ModelSeries, scrape_interval_s: float) -> None:
+        self._series = series
+        self._of = [series.preset.name, series.model, *sorted(series.roles)]
         self._scrape_interval_s = scrape_interval_s
-        self._samples: Mapping[SeriesId, float] = {}
-        self._in_flight: Mapping[SeriesUse, float] = {}
+        self._samples: Samples = {}
+        self._in_flight: Mapping[Group, float] = {}
         self._counters = Counters()
         self._broken: dict[Quantity, float] = {}
         self._doubts: dict[Quantity, str] = {}
         self._ring = Ring()
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The sample names to read."""
-        return frozenset(
-            {self._alive.name, *(c.name for c in self._channels), *(g.name for g in self._gauges)}
-        )
-
-    @property
-    def gauges(self) -> frozenset[str]:
-        """Those of them that are gauges."""
-        return frozenset({*(c.name for c in self._channels if c.gauge), *(g.name for g in self._gauges)})
-
-    @property
-    def shared(self) -> frozenset[str]:
-        """The names that every gateway shows alike: load of replicas, as it knows it."""
-        by_gateways = self._preset.load is not None and not self._preset.load.by_model
-        return frozenset(gauge.name for gauge in self._gauges) if by_gateways else frozenset()
 
     @property
     def newest_s(self) -> float | None:
@@ -112,117 +67,129 @@ class Tracker:
 
     def alive(self) -> bool:
         """True if the last read had what every running system of this kind shows."""
-        return self.shows(self._samples)
-
-    def shows(self, samples: Mapping[SeriesId, float]) -> bool:
-        """True if these samples have it."""
-        name, where = self._alive
-        return any(series.name == name and carries(series.labels, where) for series in samples)
+        return self._series.shows(self._samples)
 
     def absent(self) -> str:
-        """A line that says that the last read does not have the model, and which it has."""
-        label, name = self._preset.model_label, self._alive.name
-        return absent(self._of[1], {dict(s.labels).get(label, "") for s in self._samples if s.name == name})
+        """A line that the last read does not have the model, and which models it has."""
+        return self._series.absent(self._samples)
 
     def add(
-        self, samples: Mapping[SeriesId, float], at_s: float, begun: Collection[str] = frozenset()
+        self,
+        samples: Samples,
+        at_s: float,
+        *,
+        begun: Collection[str] = frozenset(),
+        unread: Samples = MappingProxyType({}),
     ) -> None:
         """Take in one read. The first one ever is what later ones are compared with.
 
-        `begun` are processes (labels `instance`) that began after the last read, with their counters at 0.
+        `begun` are processes (label `instance`) that began after the last read, with their counters at 0.
+        `unread` are the last samples of engines that were not read this time and still stand: their requests
+        in flight and load count as they did, and their counters are away.
         """
-        good = last_good(self._samples, samples)
-        uses, newest = series_uses(good, self._channels), self._ring.newest
-        unread = set(broken(samples, self._channels))
+        standing = {s: value for s, value in unread.items() if self._series.is_gauge(s.name)}
+        good = {**standing, **_last_good(self._samples, samples)}
+        broken, newest = self._series.broken(samples), self._ring.newest
         if newest is None:
             self._begin(good, at_s)
             # What the counters show at the first read was counted before anything was followed.
-            gained = dict.fromkeys([use.key for use in uses], 0.0)
+            gained: dict[Key, float] = {
+                (group.quantity, part): 0.0
+                for group, parts in self._counters.values().items()
+                for part in parts
+            }
+            gained |= dict.fromkeys([(group.quantity, Part.COUNT) for group in self._in_flight], 0.0)
         else:
-            groups = self._with_lost(counted(uses), unread, at_s)
-            in_flight = self._with_lost_gauges(uses, unread)
-            begins: Counted = {group: {} for group in groups if instance_of(group.labels) in begun}
-            self._counters.adopt(begins, newest.at_s)
-            if late := self._seen_late(groups, at_s):
-                past = {group: parts for group, parts in groups.items() if instance_of(group.labels) in late}
-                self._counters.adopt(past, at_s)
-                known = {use: value for use, value in in_flight.items() if instance_of(use.labels) in late}
-                self._in_flight = {**self._in_flight, **known}
-            ended = self._ended(good, groups)
+            groups = self._with_lost(self._series.counters(good), unread, broken, at_s)
+            in_flight = self._with_lost_gauges(good, broken)
+            self._follow_newcomers(groups, in_flight, begun, newest.at_s, at_s)
+            ended = self._ended(groups, in_flight)
             read = self._counters.add(groups, at_s)
             gained = summed(read.by_group)
-            for key, change in changed(self._in_flight, in_flight, ended).items():
+            for key, change in change_in_flight(self._in_flight, in_flight, ended).items():
                 gained[key] = gained.get(key, 0.0) + change
-            gained |= gained_load(good, self._gauges, self._preset.load, at_s - newest.at_s)
+            gained |= self._series.load(good, at_s - newest.at_s)
             gained |= {(_doubt_key(quantity), "count"): 1.0 for quantity in read.doubts}
-            self._in_flight, self._samples = in_flight, good
+            self._in_flight, self._samples = in_flight, {**unread, **good}
             self._doubts |= read.doubts
             self._counters.forget(at_s - FORGOTTEN_S)
         last_s = newest.at_s if newest else at_s
-        self._broken = {quantity: self._broken.get(quantity, last_s) for quantity in unread}
+        self._broken = {quantity: self._broken.get(quantity, last_s) for quantity in broken}
         self._ring.add(gained, at_s, self._broken)
 
-    def _begin(self, good: Mapping[SeriesId, float], at_s: float) -> None:
-        uses = series_uses(good, self._channels)
+    def _begin(self, good: Samples, at_s: float) -> None:
         self._samples = good
-        self._in_flight = {use: value for use, value in uses.items() if use.gauge}
-        self._counters.begin(counted(uses), at_s)
+        self._in_flight = self._series.in_flight(good)
+        self._counters.begin(self._series.counters(good), at_s)
+
+    def _follow_newcomers(
+        self,
+        groups: Counted,
+        in_flight: Mapping[Group, float],
+        begun: Collection[str],
+        last_s: float,
+        at_s: float,
+    ) -> None:
+        """Processes that have begun count from 0, engines with a past from what they show now."""
+        begins: Counted = {group: {} for group in groups if dict(group.labels).get(INSTANCE) in begun}
+        self._counters.adopt(begins, last_s)
+        if late := self._seen_late(groups, at_s):
+            past = {group: parts for group, parts in groups.items() if group.engine in late}
+            self._counters.adopt(past, at_s)
+            known = {group: value for group, value in in_flight.items() if group.engine in late}
+            self._in_flight = {**self._in_flight, **known}
 
     def _seen_late(self, groups: Counted, at_s: float) -> set[str]:
         """The engines that are new here, but have counted more than since the last read."""
-        followed = {instance_of(group.labels) for group in self._counters.values()}
+        followed = {group.engine for group in self._counters.values()}
         return {
-            instance
+            engine
             for group, parts in groups.items()
-            if (instance := instance_of(group.labels)) is not None
-            and instance not in followed
+            if (engine := group.engine) is not None
+            and engine not in followed
             and group.quantity in COUNTS_REQUESTS
             and parts.get(Part.COUNT, 0.0) > self._counters.allowed(group.quantity, at_s)
         }
 
-    def _ended(self, samples: Mapping[SeriesId, float], groups: Counted) -> set[str]:
-        """The engines whose process is not there any more, or began anew: those of which nothing was read, or
-        less than before.
-        """
+    def _ended(self, groups: Counted, in_flight: Mapping[Group, float]) -> set[str]:
+        """The engines whose process is gone or began anew: nothing was read of them, or less than before."""
         before = self._counters.values()
         fell = {
-            instance_of(group.labels)
+            group.engine
             for group, parts in groups.items()
             if parts.get(Part.COUNT, 0.0) < before.get(group, {}).get(Part.COUNT, 0.0)
         }
-        gone = {instance_of(use.labels) for use in self._in_flight}
-        gone -= {instance_of(series.labels) for series in samples}
-        return {instance for instance in gone | fell if instance is not None}
+        gone = {group.engine for group in self._in_flight} - {group.engine for group in (*groups, *in_flight)}
+        return {engine for engine in gone | fell if engine is not None}
 
     def _with_lost(
-        self, read: dict[Group, dict[str, float]], unread: set[Quantity], at_s: float
-    ) -> dict[Group, Mapping[str, float]]:
+        self, read: dict[Group, dict[str, float]], unread: Samples, broken: set[Quantity], at_s: float
+    ) -> dict[Group, Parts]:
         """With the last values of counters of which no series is left in this read: they were not read."""
-        names = {group.name for group in read}
-        whole: dict[Group, Mapping[str, float]] = {**read}
+        names = {group.name for group in (*read, *self._series.counters(unread))}
+        whole: dict[Group, Parts] = {**read}
         for group, parts in self._counters.values().items():
             since_s = self._broken.get(group.quantity, at_s)
             if group.name not in names and self.alive() and at_s - since_s < GONE_S:
-                unread.add(group.quantity)
+                broken.add(group.quantity)
                 whole[group] = parts
         return whole
 
-    def _with_lost_gauges(
-        self, uses: Mapping[SeriesUse, float], unread: set[Quantity]
-    ) -> dict[SeriesUse, float]:
+    def _with_lost_gauges(self, samples: Samples, broken: set[Quantity]) -> dict[Group, float]:
         """The requests in flight, with the last values of gauges that are gone while their counters are not.
 
-        Without any series of a gauge nothing tells arrivals from completions: they are unread.
+        Without any series of a gauge nothing tells arrivals from completions: they are broken.
         """
-        shown = [set(use.labels) for use in uses if not use.gauge]
-        whole = {use: value for use, value in uses.items() if use.gauge}
-        for use, value in self._in_flight.items():
-            if use not in whole and any(labels >= set(use.labels) for labels in shown):
-                unread.add(use.quantity)
-                whole[use] = value
-        # As read: what stands in for a gauge that is gone has made its quantity unread already.
-        names = {use.name for use in whole}
-        unread |= {c.quantity for c in self._channels if c.gauge and c.name not in names}
+        whole = self._series.in_flight(samples)
+        shown = [set(group.labels) for group in self._series.counters(samples)]
+        for group, value in self._in_flight.items():
+            if group not in whole and any(labels >= set(group.labels) for labels in shown):
+                broken.add(group.quantity)
+                whole[group] = value
+        # As read: what stands in for a gauge that is gone has broken its quantity already.
+        names = {group.name for group in whole}
+        if not self._series.in_flight_names <= names:
+            broken.add(Quantity.REQUESTS)
         return whole
 
     def measure(
@@ -242,7 +209,8 @@ class Tracker:
         self._ring.mark_border(end)
         self._counters.border(end.at_s)
         if not self.alive():
-            detail = f"no series {self._alive.name}{dict(self._alive.labels)}"
+            name, where = self._series.alive
+            detail = f"no series {name}{dict(where)}"
             return unmeasured(start_s, end_s, HealthStatus.STARTING, detail)
         if start is not end and abs(start.at_s - start_s) <= tolerance_s:
             return self._measured(start, end, doubts)
@@ -254,9 +222,9 @@ class Tracker:
         detail = f"no read within {abs(start.at_s - start_s):.1f} s of the interval's start"
         return unmeasured(start_s, end_s, HealthStatus.STARTING, detail)
 
-    def state(self) -> bytes:
-        """The bytes that `restore` needs."""
-        state = {
+    def state(self) -> Mapping[str, Any]:
+        """The JSON document that `restore` needs."""
+        return {
             "of": self._of,
             "samples": [[name, labels, value] for (name, labels), value in self._samples.items()],
             "snapshots": [
@@ -264,12 +232,10 @@ class Tracker:
                 for border in self._ring.kept()
             ],
         }
-        return json.dumps(state).encode()
 
-    def restore(self, state: bytes) -> None:
+    def restore(self, stored: Any) -> None:  # noqa: ANN401 - whatever JSON holds
         """Go on where `state` was taken. ValueError for what no `state` of this preset and model returned."""
         try:
-            stored = json.loads(state)
             of = stored["of"]
             samples = {
                 SeriesId(str(name), tuple((str(key), str(text)) for key, text in labels)): float(value)
@@ -294,19 +260,24 @@ class Tracker:
             for quantity in Quantity
             if added.get(_doubt_key(quantity), NOTHING).count > 0
         } | dict(known)
-        knows_attainment = self._preset.met is not None
-        loads = pool_loads(added)
-        measured = assemble(
+        return assemble(
             start.at_s,
             end.at_s,
             seen,
-            loads,
+            pool_loads(added),
             doubts,
-            knows_attainment=knows_attainment,
+            knows_attainment=self._series.preset.met is not None,
             in_flight=sum(self._in_flight.values()),
+            steps=self._ring.steps((Quantity.REQUESTS.value, Part.COUNT.value), start, end),
         )
-        steps = self._ring.steps((Quantity.REQUESTS.value, Part.COUNT.value), start, end)
-        return with_counted(measured, seen, steps)
+
+
+def _last_good(old: Samples, new: Samples) -> Samples:
+    """The new samples, NaN and negative ones replaced by the last good value, or left out without one."""
+    if not any(not value >= 0 for value in new.values()):
+        return new
+    good = {series: value if value >= 0 else old.get(series) for series, value in new.items()}
+    return {series: value for series, value in good.items() if value is not None}
 
 
 def _doubt_key(quantity: Quantity) -> str:

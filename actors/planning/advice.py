@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from math import isfinite
 from typing import Any
 
-from actors.collector.measured import Measured
+from actors.collector.interval import Measured
 from actors.connectors.protocol import PoolCounts
 from actors.planning.advice_ledger import ActedLedger, Fleet, StoredLedger
 from actors.store import Store

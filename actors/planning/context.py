@@ -13,7 +13,7 @@ from math import log
 from typing import Any, TypeVar
 
 from actors import names
-from actors.collector.measured import Measured
+from actors.collector.interval import Measured
 from actors.connectors.protocol import Connector, PoolCounts
 from actors.names import ActorGone, CallError, NamedActor
 from actors.performance_model import PerformanceModel, largest_change

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
 
-from actors.collector.measured import Measured
+from actors.collector.interval import Measured
 from actors.connectors.protocol import PoolCounts, Replica
 from actors.store import UNPICKLING_ERRORS, Store
 from headway.planning import Role

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, replace
 from math import isnan
 from typing import Any
 
-from actors.collector.measured import Health, HealthStatus, Latency, Measured, PoolLoad, unmeasured
+from actors.collector.interval import Health, HealthStatus, Latency, Measured, PoolLoad, unmeasured
 from actors.connectors.custody import GuardedConnector
 from actors.connectors.protocol import ConnectorError, PoolCounts, Refused
 from actors.planning.advice import judged

@@ -27,7 +27,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Message, Receive, Scope, Send
 
-from actors.collector.exposition import encode
+from actors.collector.request_list import encode
 from headway.config import HeadwayConfig, Right
 from serve_apps.access import Access, make_access, own_scope
 from serve_apps.control_api import ControlQueries

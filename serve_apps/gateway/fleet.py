@@ -25,8 +25,9 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 from starlette.responses import Response
 
-from actors.collector.exposition import RequestList, SourceDownError, decode, merged
+from actors.collector.exposition import SourceDownError
 from actors.collector.pages import Page
+from actors.collector.request_list import RequestList, decode, merged
 from serve_apps.faults import Fault
 from serve_apps.gateway.metrics import GatewayMetrics
 from serve_apps.gateway.request_record import RecentRequests

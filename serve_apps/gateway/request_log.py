@@ -6,7 +6,7 @@ from math import nan
 
 import numpy as np
 
-from actors.collector.exposition import ARRIVAL, LOST, ROW, UNKNOWN, RequestList
+from actors.collector.request_list import ARRIVAL, LOST, ROW, UNKNOWN, RequestList
 from serve_apps.gateway.slo_targets import SloTargets
 
 MOST_ROWS = 200_000

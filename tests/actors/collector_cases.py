@@ -5,10 +5,16 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
 
+from actors.collector.exposition import LineReader, Samples
+from actors.collector.interval import Measured
+from actors.collector.presets import HEADWAY, Preset
+from actors.collector.series import ModelSeries
+from actors.collector.tracker import Tracker
 from actors.metric_collector import MetricCollector
 from headway.config import HeadwayConfig
-from tests.exporter import MODEL
+from tests.exporter import MODEL, Exporter
 from tests.patience import PATIENCE_S
 from tests.stores import MemoryStore
 
@@ -23,6 +29,36 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now_s
+
+
+class Pages:
+    """A tracker that is given pages."""
+
+    def __init__(self, preset: Preset = HEADWAY, model: str = MODEL, scrape_interval_s: float = 1.0) -> None:
+        series = ModelSeries(preset, model)
+        self.lines, self.tracker = LineReader(series.names), Tracker(series, scrape_interval_s)
+
+    def read(self, page: "str | Process", at_s: float) -> Samples:
+        samples = self.lines.read(page if isinstance(page, str) else page.text())
+        self.tracker.add(samples, at_s)
+        return samples
+
+    def measure(self, start_s: float, end_s: float) -> Measured:
+        return self.tracker.measure(start_s, end_s)
+
+
+class Process(Exporter):
+    """An exporter that is read in memory."""
+
+    def __init__(self) -> None:
+        self.model = MODEL
+        self.restart()
+
+    def restart(self) -> None:
+        self._make(CollectorRegistry())
+
+    def text(self) -> str:
+        return generate_latest(self.registry).decode()
 
 
 def settings(source: str, url: str | None, model: str = MODEL, **metrics: Any) -> HeadwayConfig:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from actors.collector.measured import Health, HealthStatus, Latency, Measured, PoolLoad
+from actors.collector.interval import Health, HealthStatus, Latency, Measured, PoolLoad
 from actors.connectors.protocol import Action, PoolCounts, PoolsSnapshot, Ready, Replica
 from actors.performance_model import PerformanceModel
 from actors.planning.advice import LiveAdvice

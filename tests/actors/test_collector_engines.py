@@ -11,11 +11,7 @@ import pytest
 from aiohttp import web
 
 from actors.collector.discovery import Discovery, DiscoveryError, resolved, url
-from actors.collector.engines_source import LineReader
-from actors.collector.exposition import SeriesId, SourceDownError, parse
-from actors.collector.measured import HealthStatus, PoolLoad
-from actors.collector.presets import RAY_SERVE_LLM, VLLM
-from actors.collector.tracker import Tracker
+from actors.collector.interval import HealthStatus, PoolLoad
 from actors.metric_collector import MetricCollector
 from headway.config import HeadwayConfig
 from headway.config.metrics import EngineAddresses
@@ -241,7 +237,7 @@ async def test_an_engine_that_hangs_after_a_failure_holds_up_no_read(monkeypatch
         sick = engines[0]
         sick.status = 500
         assert isnan((await interval(collector, clock)).requests)
-        monkeypatch.setattr("actors.collector.engines_source.LATE_S", 0.05)
+        monkeypatch.setattr("actors.collector.engines.LATE_S", 0.05)
         sick.hangs = True
         engines[1].serve(30)
         found = await interval(collector, clock)
@@ -329,42 +325,6 @@ async def test_an_interval_over_a_restart_of_the_collector():
         found = await again.collect(INTERVAL_S)
         assert (found.requests, found.health.status) == (5.0, HealthStatus.OK)
         await again.close()
-
-
-def test_lines_are_understood_once_and_mean_the_same():
-    names = Tracker(VLLM, "tiny", 1.0).names
-    engine, lines = Engine(), LineReader(names)
-    for served in (1, 2, 3):
-        engine.serve(served)
-        assert lines.read(engine.text()) == parse(engine.text(), names)
-    assert lines.read('vllm:num_requests_running{model_name="tiny"} 3.0 1700000000000\n') == {
-        SeriesId("vllm:num_requests_running", (("model_name", "tiny"),)): 3.0
-    }
-    for text in ("<html>\n", "vllm:num_requests_running nothing\n", '{"status": "success"}\n'):
-        with pytest.raises(SourceDownError):
-            lines.read(text)
-
-
-def test_rays_spelling_is_vllms():
-    track = Tracker(RAY_SERVE_LLM, "tiny", 1.0)
-    lines = LineReader(track.names)
-    for at_s, ended in ((0.0, 3), (10.0, 8)):
-        text = f'ray_vllm_request_success_total{{model_name="tiny",ReplicaId="a"}} {ended}\n'
-        text += 'ray_vllm_num_requests_running{model_name="tiny",ReplicaId="a"} 2\n'
-        text += 'ray_vllm:num_requests_waiting{model_name="tiny",ReplicaId="a"} 0\n'
-        track.add(lines.read(text), at_s)
-    assert track.measure(0.0, 10.0).requests == 5.0
-
-
-def test_older_names_of_vllm_are_those_of_today():
-    lines = LineReader(Tracker(VLLM, "tiny", 1.0).names)
-    for name in ("vllm:time_per_output_token_seconds_sum", "vllm:inter_token_latency_seconds_sum"):
-        assert lines.read(f'{name}{{model_name="tiny"}} 3.5\n') == {
-            SeriesId("vllm:inter_token_latency_seconds_sum", (("model_name", "tiny"),)): 3.5
-        }
-    assert lines.read('vllm:gpu_cache_usage_perc{model_name="tiny"} 0.5\n') == {
-        SeriesId("vllm:kv_cache_usage_perc", (("model_name", "tiny"),)): 0.5
-    }
 
 
 async def test_every_address_of_a_name_is_an_engine_and_a_failing_look_up_changes_nothing():

@@ -2,40 +2,22 @@
 
 from contextlib import suppress
 from itertools import accumulate, pairwise
-from math import inf, isnan, nan
+from math import inf, isnan
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.collector.counters import Counters, summed
-from actors.collector.exposition import (
-    SeriesId,
-    SourceDownError,
-    broken,
-    changed,
-    counted,
-    last_good,
-    parse,
-    series_uses,
-)
-from actors.collector.measured import Increase, latency, quantile
-from actors.collector.presets import (
-    DYNAMO,
-    HEADWAY,
-    LLM_D,
-    PRESETS,
-    VLLM,
-    Quantity,
-    Selection,
-    channels,
-    gauges,
-)
-from actors.collector.promql import selector
+from actors.collector.exposition import LineReader, SeriesId, SourceDownError, parse
+from actors.collector.increase import Counters, change_in_flight, summed
+from actors.collector.interval import Increase, Quantity, latency, quantile
+from actors.collector.presets import DYNAMO, HEADWAY, LLM_D, PRESETS, VLLM
+from actors.collector.promql import Chosen, sample_queries, selector
+from actors.collector.series import ModelSeries
 from headway.planning import Role
 
-CHANNELS = channels(HEADWAY, "tiny")
+SERIES = ModelSeries(HEADWAY, "tiny")
 ARRIVALS = SeriesId("headway_request_arrivals_total", (("model", "tiny"),))
 REQUESTS = ("requests", "count")
 OTHER_MODEL = SeriesId("headway_request_arrivals_total", (("model", "other"),))
@@ -46,13 +28,12 @@ def ttft(part: str, le: str | None = None) -> SeriesId:
     return SeriesId(f"headway_time_to_first_token_seconds_{part}", labels)
 
 
-def gained(old, new, table=CHANNELS):
+def gained(old, new, series=SERIES):
     """As by two reads a second apart."""
-    before, now = series_uses(old, table), series_uses(new, table)
     counters = Counters()
-    counters.begin(counted(before), 0.0)
-    found = summed(counters.add(counted(now), 1.0).by_group)
-    for key, change in changed(before, now).items():
+    counters.begin(series.counters(old), 0.0)
+    found = summed(counters.add(series.counters(new), 1.0).by_group)
+    for key, change in change_in_flight(series.in_flight(old), series.in_flight(new)).items():
         found[key] = found.get(key, 0.0) + change
     return found
 
@@ -86,22 +67,14 @@ def test_a_histogram_is_reset_as_a_whole():
     }
 
 
-def test_nan_keeps_the_last_good_value_and_breaks_the_quantity():
-    good = last_good({ARRIVALS: 5.0}, {ARRIVALS: nan})
-    assert good == {ARRIVALS: 5.0}
-    assert gained(good, last_good(good, {ARRIVALS: 9.0})) == {REQUESTS: 4.0}
-    assert last_good({}, {ARRIVALS: nan}) == {}
-    assert broken({ARRIVALS: nan}, CHANNELS) == {"requests"}
-
-
 def test_arrivals_follow_from_what_ended_and_what_is_in_flight():
-    table = channels(DYNAMO, "Tiny")
+    series = ModelSeries(DYNAMO, "Tiny")
     ended = SeriesId("dynamo_frontend_requests_total", (("model", "tiny"), ("status", "success")))
     flying = SeriesId("dynamo_frontend_inflight_requests", (("model", "tiny"),))
-    found = gained({ended: 10.0, flying: 6.0}, {ended: 14.0, flying: 3.0}, table)
+    found = gained({ended: 10.0, flying: 6.0}, {ended: 14.0, flying: 3.0}, series)
     assert found[REQUESTS] == 1.0
     assert found["completed", "count"] == 4.0
-    assert gained({ended: 10.0, flying: 6.0}, {ended: 16.0}, table)[REQUESTS] == 0.0
+    assert gained({ended: 10.0, flying: 6.0}, {ended: 16.0}, series)[REQUESTS] == 0.0
 
 
 @given(
@@ -164,11 +137,12 @@ def test_no_text_raises_anything_else(text):
 
 @pytest.mark.parametrize("preset", PRESETS.values(), ids=PRESETS)
 def test_a_preset_follows_every_quantity(preset):
-    followed = {channel.quantity for channel in channels(preset, "m")}
+    series = ModelSeries(preset, "m")
+    followed = {channel.quantity for channel in series.channels}
     without_slo = {"requests", "completed", "isl", "osl", "duration", "ttft", "itl"}
     more = {"headway": {"met", "missed"}, "dynamo": {"cached"}}
     assert followed == without_slo | more.get(preset.name, {"queue", "cached"})
-    assert bool(gauges(preset, "m")) == (preset.load is not None)
+    assert bool(series.gauges) == (preset.load is not None)
 
 
 BOUNDS = (0.1, 0.2, 0.4, 0.8, inf)
@@ -226,31 +200,56 @@ def test_summed_series_with_different_bounds_are_repaired():
     assert quantile(0.5, ((0.1, 8.0), (0.15, 3.0), (0.2, 9.0), (inf, 10.0))) == pytest.approx(0.0625)
 
 
-ROLES = Selection(
-    labels=(("namespace", "llm"),),
-    roles={Role.PREFILL: (("pod", "~p-.*"),), Role.DECODE: (("pod", "~d-.*"),)},
-)
+ROLES = (Role.PREFILL, Role.DECODE)
 
 
 def test_each_quantity_is_read_from_the_engines_that_have_all_of_it():
-    pods: dict[Quantity, set[str]] = {}
-    for channel in channels(VLLM, "tiny", ROLES):
-        where = dict(channel.where)
-        assert (where["namespace"], where["model_name"]) == ("llm", "tiny")
+    series = ModelSeries(VLLM, "tiny", ROLES)
+    roles: dict[Quantity, set[Role | None]] = {}
+    for channel in series.channels:
         if not channel.gauge:
-            pods.setdefault(channel.quantity, set()).add(where["pod"])
+            roles.setdefault(channel.quantity, set()).add(channel.role)
     prefill = {Quantity.TTFT, Quantity.QUEUE, Quantity.CACHED}
-    assert pods == {each: {"~p-.*" if each in prefill else "~d-.*"} for each in pods}
-    in_flight = {dict(c.where)["pod"] for c in channels(VLLM, "tiny", ROLES) if c.gauge}
-    assert in_flight == {"~p-.*", "~d-.*"}
-    assert {gauge.role for gauge in gauges(VLLM, "tiny", ROLES)} == {Role.PREFILL, Role.DECODE}
+    assert roles == {each: {Role.PREFILL if each in prefill else Role.DECODE} for each in roles}
+    assert (
+        {c.role for c in series.channels if c.gauge} == {gauge.role for gauge in series.gauges} == set(ROLES)
+    )
 
 
 def test_a_router_in_front_counts_each_request_itself():
-    found = {c.quantity: c for c in channels(LLM_D, "tiny", ROLES)}
-    assert dict(found[Quantity.REQUESTS].where) == {"namespace": "llm", "model_name": "tiny"}
-    assert dict(found[Quantity.QUEUE].where)["pod"] == "~p-.*"
+    found = {c.quantity: c for c in ModelSeries(LLM_D, "tiny", ROLES).channels}
+    assert dict(found[Quantity.REQUESTS].where) == {"model_name": "tiny"}
+    assert dict(found[Quantity.QUEUE].where) == {"model_name": "tiny", "role": "prefill"}
 
 
-def test_labels_in_promql():
-    assert selector("vllm:x", (("pod", '~p-"x"'),)) == '{__name__=~"vllm[:_]x",pod=~"p-\\"x\\""}'
+def test_the_queries_are_narrowed_by_model_labels_and_role():
+    chosen = Chosen(labels={"namespace": "llm"}, roles={Role.PREFILL: {"pod": "~p-.*"}})
+    series = ModelSeries(VLLM, "tiny", (Role.PREFILL,))
+    counts, buckets = sorted(sample_queries(series, chosen, 60.0, 30.0), key=lambda each: -each.before_s)
+    labels = ',model_name="tiny",namespace="llm",pod=~"p-.*"}'
+    assert counts.text(60.0).endswith(f"{labels}[360000ms]")
+    assert buckets.text(60.0).endswith(f"{labels}[90000ms]")
+    assert "_bucket" not in counts.selector
+    assert {counts.role, buckets.role} == {Role.PREFILL}
+
+
+def test_names_and_labels_in_promql():
+    assert selector(["vllm:x"], (("pod", '~p-"x"'),)) == '{__name__=~"vllm[:_]x",pod=~"p-\\"x\\""}'
+    assert "vllm[:_]gpu_cache_usage_perc|vllm[:_]kv_cache" in selector(["vllm:kv_cache_usage_perc"], ())
+
+
+def test_lines_are_parsed_once_and_mean_the_same():
+    lines = LineReader(SERIES.names)
+    for count in (1, 2):
+        text = f'# HELP x y\nheadway_request_arrivals_total{{model="tiny"}} {count}\nother 3\n'
+        assert lines.read(text) == parse(text, SERIES.names) == {ARRIVALS: float(count)}
+    assert lines.read('headway_request_arrivals_total{model="tiny"} 3.0 1700000000000\n') == {ARRIVALS: 3.0}
+
+
+@pytest.mark.parametrize("today", ["inter_token_latency_seconds_sum", "kv_cache_usage_perc"])
+def test_older_and_other_spellings_are_names_of_today(today):
+    before = {"inter_token_latency_seconds_sum": "time_per_output_token_seconds_sum"}
+    names = (f"vllm:{today}", f"vllm_{today}", f"vllm:{before.get(today, 'gpu_cache_usage_perc')}")
+    for name in names:
+        found = LineReader([f"vllm:{today}"]).read(f'{name}{{model_name="tiny"}} 3.5\n')
+        assert found == {SeriesId(f"vllm:{today}", (("model_name", "tiny"),)): 3.5}

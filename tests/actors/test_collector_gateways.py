@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
-from actors.collector.exposition import encode
-from actors.collector.measured import HealthStatus
+from actors.collector.interval import HealthStatus
 from actors.collector.pages import Page
+from actors.collector.request_list import encode
 from actors.metric_collector import MetricCollector
 from headway.planning import Role
 from serve_apps.gateway.request_log import RequestLog

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from actors.collector.discovery import DiscoveryError
-from actors.collector.pods import Pods
+from actors.collector.discovery import DiscoveryError, Pods
 from headway.config import KubernetesSettings
 from headway.config.metrics import EngineAddresses
 from tests.actors.collector_cases import serving

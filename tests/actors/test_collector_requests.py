@@ -16,19 +16,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import Counter, Gauge, generate_latest
 
-from actors.collector.by_class import classes_within
-from actors.collector.exposition import (
+from actors.collector.interval import Health, HealthStatus, Measured
+from actors.collector.request_list import (
     ARRIVAL,
     LOST,
     ROW,
     UNKNOWN,
     RequestList,
+    classes_within,
     clock_shift_s,
     decode,
     encode,
     traffic_within,
 )
-from actors.collector.measured import Health, HealthStatus, Measured
 from actors.planning.tick import observe
 from serve_apps.gateway.request_log import RequestLog
 from tests.actors.collector_cases import Clock, collecting, serving

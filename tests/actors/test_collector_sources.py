@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from math import isnan, nan
 
 import pytest
@@ -11,22 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.collector.exposition import SourceDownError, metrics_url, redacted
-from actors.collector.gateway_source import GatewaySource
-from actors.collector.http_text import TextReader
-from actors.collector.measured import HealthStatus, PoolLoad
-from actors.collector.pages import HttpPages
-from actors.collector.presets import PRESETS, VLLM
+from actors.collector.interval import HealthStatus
 from actors.collector.prometheus_source import (
     Coverage,
     Point,
-    PrometheusSource,
     coverage_health,
-    increase_of,
-    loads_of,
+    coverage_of,
     points,
 )
-from actors.collector.tracker import Tracker
-from headway.planning import Role
+from actors.collector.raw_samples import RawSeries, raw_series
 from tests.actors.collector_cases import Clock, collecting, serving
 from tests.exporter import Exporter
 from tests.patience import PATIENCE_S
@@ -164,7 +158,6 @@ async def test_an_interval_over_a_restart_of_the_actor(exporter):
 async def test_what_was_stored_by_something_else_is_ignored(exporter):
     store = MemoryStore()
     store.put("collector/state", b"rubbish")
-    store.put("collector/processes", b"http://x")
     async with collecting("gateway", exporter.url, store) as collector:
         assert (await collector.collect(10.0)).health.status is HealthStatus.STARTING
 
@@ -192,7 +185,7 @@ async def test_a_store_that_does_not_answer_blocks_no_event_loop(exporter, monke
             super().put(key, value)
 
     back, store, clock = threading.Event(), Away(), Clock()
-    monkeypatch.setattr("actors.collector.gateway_source.WRITTEN_S", 0.05)
+    monkeypatch.setattr("actors.collector.scrape.WRITTEN_S", 0.05)
     async with collecting("gateway", exporter.url, store, clock) as collector:
         await collector.collect(10.0)
         clock.now_s += 10.0
@@ -200,9 +193,9 @@ async def test_a_store_that_does_not_answer_blocks_no_event_loop(exporter, monke
         found = await collector.collect(10.0)
         assert found.requests == 3.0
         assert store.keys() == []
-        monkeypatch.setattr("actors.collector.gateway_source.WRITTEN_S", PATIENCE_S)
+        monkeypatch.setattr("actors.collector.scrape.WRITTEN_S", PATIENCE_S)
         back.set()
-    assert store.keys() == ["collector/processes", "collector/state"]
+    assert store.keys() == ["collector/state"]
 
 
 def test_addresses():
@@ -228,26 +221,10 @@ def test_what_the_coverage_of_an_interval_means(coverage, status):
     assert coverage_health(coverage, 1_000.0, 30.0, "x").status is status
 
 
-def test_an_answer_becomes_an_increase():
-    answer = [
-        Point("count:0", {}, 4.0),
-        Point("count:1", {}, -1.0),
-        Point("sum:2", {}, 6.0),
-        Point("bucket:3", {"le": "+Inf"}, 3.0),
-        Point("bucket:3", {"le": "0.5"}, 1.0),
-        Point("resets:0", {}, 0.0),
-    ]
-    increase, reset = increase_of(answer)
-    assert increase is not None
-    assert (increase.count, increase.mean, reset) == (3.0, 2.0, False)
-    assert increase.buckets == ((0.5, 1.0), (float("inf"), 3.0))
-    assert increase_of([]) == (None, False)
-    assert increase_of([Point("resets:0", {}, 1.0)]) == (None, True)
-
-
-def test_engines_without_roles_are_mixed():
-    assert VLLM.load is not None
-    assert loads_of([Point("running", {}, 2.0)], VLLM.load) == {Role.MIXED: PoolLoad(running=2.0)}
+def test_targets_that_cannot_be_scraped_are_named():
+    answer = [Point("newest", {}, 999.0), *(Point("unread", {"instance": f"{x}:1"}, 0.0) for x in "dcba")]
+    coverage = coverage_of(answer)
+    assert (coverage.newest, coverage.unread) == (999.0, ("a:1", "b:1", "c:1", "d:1"))
 
 
 json = st.recursive(
@@ -260,29 +237,20 @@ json = st.recursive(
 )
 
 
-@given(json | st.lists(st.fixed_dictionaries({"metric": json, "value": json}), max_size=2))
+@given(json | st.lists(st.fixed_dictionaries({"metric": json, "value": json, "values": json}), max_size=2))
 def test_no_answer_raises_anything_but_that_it_is_none(answer):
-    try:
-        read = points(answer)
-    except SourceDownError:
-        return
-    assert all(isinstance(point, Point) for point in read)
+    with suppress(SourceDownError):
+        assert all(isinstance(point, Point) for point in points(answer))
+    with suppress(SourceDownError):
+        assert all(isinstance(series, RawSeries) for series in raw_series(answer, {}, None))
 
 
 @pytest.mark.parametrize("kind", SOURCES)
 @pytest.mark.parametrize("address", ["http://user:s3cret@127.0.0.1:1x", "user:s3cret@127.0.0.1:1"])
 def test_an_address_that_is_none_does_not_show_its_password(address: str, kind: str) -> None:
     async def detail() -> str:
-        preset = PRESETS["headway"]
-        source: GatewaySource | PrometheusSource = PrometheusSource(
-            address, preset, "m", timeout_s=PATIENCE_S, fresh_s=5.0
-        )
-        if kind == "gateway":
-            pages = HttpPages(address, TextReader(1.0))
-            source = GatewaySource(Tracker(preset, "m", 1.0), pages, MemoryStore(), clock=lambda: 1.0)
-        health = await source.probe()
-        await source.close()
-        return health.detail
+        async with collecting(kind, address) as collector:
+            return (await collector.ready())[1]
 
     said = asyncio.run(detail())
     assert "is not an http address" in said

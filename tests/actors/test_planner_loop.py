@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actors.collector.measured import HealthStatus, Measured
+from actors.collector.interval import HealthStatus, Measured
 from actors.connectors.protocol import Action, Ready, Refused, Unreachable
 from actors.planning.context import ActorFailure
 from headway.config import ConfigError

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from cli_cases import headway
 
-from actors.collector.measured import Health, HealthStatus, Latency, Measured
+from actors.collector.interval import Health, HealthStatus, Latency, Measured
 from headway.config import HeadwayConfig
 from headway_cli.check import Found
 from tests.patience import PATIENCE_S

@@ -1,14 +1,16 @@
 """Both sources of metrics on the same histories: the same numbers, resets and faults included.
 
-A history has a time for every sample. A real Prometheus finds them all in its store as it starts: nothing is
-scraped, and no clock is waited for. The other source reads the same pages in memory. More of its rules are in
-tests/actors/test_collector_tracker.py, and what it does over HTTP in test_collector_sources.py.
+A history has a time for every page that processes showed. One source reads the pages in memory; for the
+other the same samples stand in the form in which a Prometheus answers, and a real Prometheus, which has them
+all from its start, confirms that form. No clock is waited for. What sources do over HTTP is in
+tests/actors/test_collector_sources.py.
 """
 
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict
+from itertools import groupby
 from math import isnan, nan
 from operator import itemgetter
 from pathlib import Path
@@ -16,24 +18,29 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from actors.collector.exposition import parse
-from actors.collector.measured import HealthStatus, Increase, Measured, latency
+from actors.collector.exposition import spellings
+from actors.collector.gateways import GatewayFleet
+from actors.collector.interval import HealthStatus, Increase, Measured, latency
+from actors.collector.pages import Answers
 from actors.collector.presets import PRESETS
+from actors.collector.raw_samples import measured_of, raw_series
+from actors.collector.scrape import ScrapeSource
+from actors.collector.series import ModelSeries
 from actors.collector.tracker import Tracker
 from actors.metric_collector import MetricCollector
 from headway.config import HeadwayConfig
 from headway.planning import Role
-from serve_apps.gateway.fleet import Labelled
+from tests.actors.collector_cases import Clock
 from tests.exporter import Exporter
 from tests.prometheus_process import PrometheusProcess, need_prometheus
 from tests.stores import MemoryStore
 from tests.vllm_double import Metrics
 
 pytestmark = pytest.mark.anyio
+
+FRESH_S = 240.0
 
 
 class Process(Exporter):
@@ -47,99 +54,92 @@ class Process(Exporter):
         self._make(CollectorRegistry())
 
 
-@dataclass
 class History:
     """What processes showed at which times; `name` is the model's, and that of the first process."""
 
-    name: str
-    pages: list[tuple[float, str]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.process = Process(self.name, self.name)
+    def __init__(self, name: str, preset: str) -> None:
+        self.name, self.preset = name, preset
+        self.pages: list[tuple[float, str, str]] = []
+        self.samples: dict[tuple[tuple[str, str], ...], list[tuple[float, float]]] = {}
+        self.process = Process(name, name)
 
     def read(self, at_s: float, *others: Process) -> None:
         for process in (self.process, *others):
             self.show(at_s, process.instance, process.registry)
 
     def show(self, at_s: float, instance: str, registry: CollectorRegistry) -> None:
-        self.pages.append((at_s, generate_latest(registry).decode()))
-        where = {"job": "headway", "instance": instance}
-        samples = [(s.name, s.labels, s.value) for family in registry.collect() for s in family.samples]
-        for name, labels, value in [*samples, ("up", {}, 1.0)]:
-            said = ",".join(f'{key}="{text}"' for key, text in {**labels, **where}.items())
-            LINES.append((at_s, f"{name}{{{said}}} {floatToGoString(value)}"))
+        self.pages.append((at_s, instance, generate_latest(registry).decode()))
+        found = [(s.name, s.labels, s.value) for family in registry.collect() for s in family.samples]
+        for name, labels, value in [*found, ("up", {}, 1.0)]:
+            metric = {"__name__": name, **labels, "job": "headway", "instance": instance}
+            self.samples.setdefault(tuple(metric.items()), []).append((at_s, value))
+
+    def answer(self, end_s: float) -> list[dict[str, Any]]:
+        """The samples up to then, as Prometheus answers a query for a range."""
+        found = []
+        for metric, samples in self.samples.items():
+            values = [[at_s, floatToGoString(value)] for at_s, value in samples if at_s <= end_s]
+            found += [{"metric": dict(metric), "values": values}] if values else []
+        return found
 
 
-LINES: list[tuple[float, str]] = []
-"""What all histories show, each line with its second."""
+HISTORIES: list[History] = []
 
 
-def history(play: Callable[[History], None]) -> History:
+def history(preset: str = "headway") -> Any:
     """The history that a function plays."""
-    made = History(play.__name__)
-    play(made)
-    return made
+
+    def played(play: Any) -> History:
+        made = History(play.__name__, preset)
+        play(made)
+        HISTORIES.append(made)
+        return made
+
+    return played
 
 
-class FilledPrometheus(PrometheusProcess):
-    """Has all histories from its start, and the second 0 of them is that start."""
+class Shown:
+    """The pages of a moment, without HTTP."""
 
-    def __init__(self, folder: Path) -> None:
-        need_prometheus()
-        self.began_s, text = float(int(time.time())), folder / "histories.txt"
-        lines = [f"{line} {self.began_s + at_s}\n" for at_s, line in sorted(LINES, key=itemgetter(0))]
-        text.write_text("".join([*lines, "# EOF\n"]))
-        make = ["promtool", "tsdb", "create-blocks-from", "openmetrics", "--quiet"]
-        subprocess.run([*make, text, folder / "data"], check=True)
-        super().__init__(folder)
+    by_process, place, texts = False, "memory", {}
 
+    def __init__(self) -> None:
+        self.texts: Mapping[str, str] = {}
 
-@pytest.fixture(scope="module")
-def prometheus(tmp_path_factory):
-    process = FilledPrometheus(tmp_path_factory.mktemp("prometheus"))
-    yield process
-    process.stop()
+    async def metrics(self) -> Answers:
+        return Answers(self.texts)
+
+    async def requests(self, seconds: float) -> Answers:
+        raise AssertionError(seconds)
+
+    async def close(self) -> None:
+        """Nothing is open."""
 
 
-def collector_of(name: str, prometheus: FilledPrometheus, end_s: float, **metrics: Any) -> MetricCollector:
-    source = {"source": "prometheus", "url": prometheus.url, "timeout_s": 240.0, "stale_after_s": 240.0}
-    config = HeadwayConfig.model_validate({"model": name, "metrics": source | metrics})
-    return MetricCollector(
-        config.model_dump_json(), "", MemoryStore(), clock=lambda: prometheus.began_s + end_s
-    )
+async def by_reads(past: History, start_s: float, end_s: float) -> Measured:
+    series, shown, clock = ModelSeries(PRESETS[past.preset], past.name), Shown(), Clock()
+    fleet = GatewayFleet(series, shown, clock=clock)
+    source = ScrapeSource(Tracker(series, 1.0), fleet, MemoryStore(), clock=clock)
+    for at_s, pages in groupby(past.pages, itemgetter(0)):
+        if at_s <= end_s:
+            clock.now_s, shown.texts = at_s, {instance: text for _, instance, text in pages}
+            await source.read()
+    return await source.collect(start_s, end_s)
 
 
-@pytest.fixture
-async def by_prometheus(prometheus):
-    """Measures an interval of a history as Prometheus shows it."""
-    made = []
-
-    async def measure(history: History, start_s: float, end_s: float, **metrics: Any) -> Measured:
-        made.append(collector_of(history.name, prometheus, end_s, **metrics))
-        return await made[-1].collect(end_s - start_s)
-
-    yield measure
-    for each in made:
-        await each.close()
+async def by_samples(past: History, start_s: float, end_s: float) -> Measured:
+    series = ModelSeries(PRESETS[past.preset], past.name)
+    raw = raw_series(past.answer(end_s), spellings(series.names), None)
+    return measured_of(series, raw, (start_s, end_s), FRESH_S, {})
 
 
-@pytest.fixture(params=["reads", "prometheus"])
+@pytest.fixture(params=[by_reads, by_samples], ids=lambda way: way.__name__)
 def measure(request):
-    """Measures an interval of a history of one process by either source."""
-    if request.param == "prometheus":
-        return request.getfixturevalue("by_prometheus")
-
-    async def by_reads(history: History, start_s: float, end_s: float, preset: str = "headway") -> Measured:
-        tracker = Tracker(PRESETS[preset], history.name, 1.0)
-        for at_s, page in history.pages:
-            if at_s <= end_s:
-                tracker.add(parse(page, tracker.names), at_s)
-        return tracker.measure(start_s, end_s)
-
-    return by_reads
+    """Measures an interval of a history."""
+    return request.param
 
 
-@history
+@history()
 def traffic(past):
     past.read(0.0)
     past.process.serve([0.015, 0.03, 0.3] * 20, isl=200.0, gap=0.015, osl=4)
@@ -163,7 +163,7 @@ async def test_the_numbers_of_the_traffic(measure):
     assert (found.itl_s.count, found.itl_s.mean) == (181.0, pytest.approx((180 * 0.015 + 0.1) / 181))
 
 
-@history
+@history()
 def lengths(past):
     past.read(0.0)
     past.process.serve([0.1] * 9, isl=0.015, osl=2)
@@ -188,7 +188,7 @@ async def test_what_was_counted_of_the_requests(measure):
     assert of_input.mean == pytest.approx((9 * 0.015 + 1.5) / 10)
 
 
-@history
+@history()
 def three_intervals(past):
     past.process.serve([0.1] * 5)
     past.read(0.0)
@@ -205,7 +205,7 @@ async def test_intervals_tile_and_zero_traffic_is_no_fault(measure):
     assert all(isnan(each) for each in (quiet.ttft_s.mean, quiet.ttft_s.p99, quiet.attainment))
 
 
-@history
+@history()
 def restarted(past):
     past.process.serve([0.3] * 20)
     past.read(0.0)
@@ -224,7 +224,7 @@ async def test_a_restart_inside_the_interval_loses_nothing_that_was_read(measure
     assert found.health.status is HealthStatus.OK
 
 
-@history
+@history()
 def gone_back(past):
     past.process.serve([0.1] * 20)
     arrivals = past.process.arrivals.labels(past.name)
@@ -245,7 +245,7 @@ async def test_a_counter_that_goes_back_and_returns_is_no_demand_at_all(measure)
     assert "(since " in found.health.detail
 
 
-@history
+@history()
 def standing_still(past):
     past.process.serve([0.1] * 20)
     past.process.load("decode", "a", running=4.0, waiting=0.0, kv_usage=0.1)
@@ -259,7 +259,7 @@ async def test_standing_still_while_replicas_run_requests_is_no_zero_traffic(mea
     assert "every counter stands still while replicas run" in found.health.detail
 
 
-@history
+@history()
 def missing(past):
     past.read(0.0)
     past.process.arrive(100.0)
@@ -281,7 +281,7 @@ async def test_series_that_are_missing_and_nan_are_partial(measure):
     assert found.requests == 2.0
 
 
-@history
+@history()
 def loaded(past):
     for replica, running in (("a", 4.0), ("b", 2.0)):
         past.process.load("decode", replica, running=running, waiting=1.0, kv_usage=running / 10)
@@ -298,7 +298,7 @@ async def test_the_load_of_pools(measure):
     assert found[Role.PREFILL].waiting == pytest.approx(3.0)
 
 
-@history
+@history("vllm")
 def engines_that_count_no_arrivals(past):
     engine = Metrics(past.name)
     for at_s, ended, running, waiting in ((0.0, 10, 4, 0), (10.0, 5, 8, 6), (20.0, 9, 7, 0)):
@@ -311,14 +311,14 @@ def engines_that_count_no_arrivals(past):
 
 async def test_arrivals_at_engines_that_count_none(measure):
     """What ended, and the change of what runs and waits, which may be negative."""
-    grown = await measure(engines_that_count_no_arrivals, 0.0, 10.0, preset="vllm")
+    grown = await measure(engines_that_count_no_arrivals, 0.0, 10.0)
     assert (grown.requests, grown.completed) == (15.0, 5.0)
     assert grown.load[Role.MIXED].kv_usage == pytest.approx(0.25)
-    shrunk = await measure(engines_that_count_no_arrivals, 10.0, 20.0, preset="vllm")
+    shrunk = await measure(engines_that_count_no_arrivals, 10.0, 20.0)
     assert (shrunk.requests, shrunk.completed) == (2.0, 9.0)
 
 
-@history
+@history("vllm")
 def a_prefill_and_a_decode_engine(past):
     both = Metrics(past.name), Metrics(past.name)
     for number in range(11):
@@ -334,23 +334,7 @@ def a_prefill_and_a_decode_engine(past):
             past.show(number, name, engine.registry)
 
 
-async def test_a_request_that_passes_two_engines_counts_once(prometheus):
-    """Where engines are read one by one: tests/actors/test_collector_engines.py."""
-    roles = {"prefill": {"instance": "prefill-0"}, "decode": {"instance": "~decode-.*"}}
-    metrics = {"preset": "vllm", "role_labels": roles}
-    collector = collector_of(a_prefill_and_a_decode_engine.name, prometheus, 10.0, **metrics)
-    try:
-        found = await collector.collect(10.0)
-        assert await collector.engines() == {"prefill": 1, "decode": 1}
-    finally:
-        await collector.close()
-    assert (found.requests, found.completed) == (10.0, 10.0)
-    assert (found.isl_tokens, found.osl_tokens) == (150.0, 11.0)
-    assert (found.ttft_s.count, found.itl_s.count) == (10.0, 100.0)
-    assert {role: load.running for role, load in found.load.items()} == {Role.PREFILL: 2.0, Role.DECODE: 2.0}
-
-
-@history
+@history("vllm")
 def older_and_newer_names(past):
     registry, labels = CollectorRegistry(), ("model_name", "engine")
 
@@ -377,26 +361,14 @@ def older_and_newer_names(past):
     past.show(10.0, past.name, registry)
 
 
-async def test_older_names_of_vllm_count_and_engines_that_show_both_count_once(by_prometheus):
-    found = await by_prometheus(older_and_newer_names, 0.0, 10.0, preset="vllm")
+async def test_older_names_of_vllm_count_and_engines_that_show_both_count_once(measure):
+    found = await measure(older_and_newer_names, 0.0, 10.0)
     assert (found.itl_s.count, found.itl_s.mean) == (10.0, pytest.approx(0.104))
     assert found.load[Role.MIXED].kv_usage == pytest.approx(0.5)
     assert found.health.detail == "no data for isl, osl, duration, ttft"
 
 
-def test_our_quantiles_are_those_of_promql(prometheus):
-    """The rules of `histogram_quantile`, taken from Prometheus itself."""
-    buckets = (
-        f'headway_time_to_first_token_seconds_bucket{{model="{traffic.name}"}} @ {prometheus.began_s + 10.0}'
-    )
-    pairs = [(float(row["metric"]["le"]), float(row["value"][1])) for row in prometheus.query(buckets)]
-    ours = latency(Increase(count=61.0, total=1.0, buckets=tuple(sorted(pairs))))
-    for q, own in ((0.5, ours.p50), (0.95, ours.p95), (0.99, ours.p99)):
-        (theirs,) = prometheus.query(f"histogram_quantile({q}, sum by (le) ({buckets}))")
-        assert own == pytest.approx(float(theirs["value"][1]))
-
-
-@history
+@history()
 def several_gateways(past):
     second, other = Process(past.name, "second"), Process("another", "third")
     for each in (past.process, second, other):
@@ -414,52 +386,104 @@ def several_gateways(past):
     past.read(20.0, second, other)
 
 
-async def test_gateways_of_one_model_add_up_and_see_the_same_replicas(by_prometheus):
-    found = await by_prometheus(several_gateways, 0.0, 10.0)
+async def test_gateways_of_one_model_add_up_and_see_the_same_replicas():
+    found = await by_samples(several_gateways, 0.0, 10.0)
     assert (found.requests, found.completed, found.health.status) == (50.0, 50.0, HealthStatus.OK)
     load = found.load[Role.DECODE]
     assert (load.running, load.waiting, load.kv_usage) == pytest.approx((4.0, 1.0, 0.5))
     # One of them began anew: what it counted before is in no later interval, and none is lost.
-    found = await by_prometheus(several_gateways, 10.0, 20.0)
+    found = await by_samples(several_gateways, 10.0, 20.0)
     assert (found.requests, found.health.status) == (25.0, HealthStatus.OK)
 
 
-class OnePage(Collector):
-    """The counts of several gateways on one page, as whichever of them answers shows them."""
+class FilledPrometheus(PrometheusProcess):
+    """Has all histories from its start, and the second 0 of them is that start."""
 
-    def __init__(self, gateways: dict[str, Process]) -> None:
-        self.gateways = gateways
-
-    def collect(self) -> Iterator[Metric]:
-        families: dict[str, Metric] = {}
-        for name, gateway in self.gateways.items():
-            for family in Labelled(gateway.registry, name, alike=False).collect():
-                known = families.setdefault(family.name, family)
-                known.samples.extend([] if known is family else family.samples)
-        yield from families.values()
-
-
-@history
-def one_page(past):
-    first, second = Process(past.name, ""), Process(past.name, "")
-    page = OnePage({"a": first, "b": second})
-    past.process.registry.register(page)
-    past.read(0.0)
-    first.serve([0.1] * 5, isl=100.0)
-    second.serve([0.3] * 7, isl=400.0)
-    past.read(5.0)
-    page.gateways = {"a": first, "c": Process(past.name, "")}
-    first.serve([0.1], isl=100.0)
-    page.gateways["c"].serve([0.1] * 4, isl=100.0)
-    past.read(10.0)
+    def __init__(self, folder: Path) -> None:
+        need_prometheus()
+        self.began_s, text = float(int(time.time())), folder / "histories.txt"
+        lines = []
+        for metric, samples in (each for past in HISTORIES for each in past.samples.items()):
+            (_, name), *labels = metric
+            written = ",".join(f'{key}="{value}"' for key, value in labels)
+            lines += [(at_s, f"{name}{{{written}}} {floatToGoString(value)}") for at_s, value in samples]
+        lines.sort(key=itemgetter(0))
+        text.write_text("".join([*(f"{line} {self.began_s + at_s}\n" for at_s, line in lines), "# EOF\n"]))
+        make = ["promtool", "tsdb", "create-blocks-from", "openmetrics", "--quiet"]
+        subprocess.run([*make, text, folder / "data"], check=True)
+        super().__init__(folder)
 
 
-async def test_the_gateways_of_one_page_are_added_up(measure):
-    found = await measure(one_page, 0.0, 10.0)
-    assert found.health.status is HealthStatus.OK, found.health
-    assert (found.requests, found.completed) == (17.0, 17.0)
-    assert found.isl_tokens == pytest.approx((7 * 400 + 10 * 100) / 17)
-    assert found.ttft_s.count == 17.0
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory):
+    process = FilledPrometheus(tmp_path_factory.mktemp("prometheus"))
+    yield process
+    process.stop()
+
+
+def collector_of(name: str, prometheus: FilledPrometheus, end_s: float, **metrics: Any) -> MetricCollector:
+    source = {"source": "prometheus", "url": prometheus.url, "timeout_s": 240.0, "stale_after_s": FRESH_S}
+    config = HeadwayConfig.model_validate({"model": name, "metrics": source | metrics})
+    return MetricCollector(
+        config.model_dump_json(), "", MemoryStore(), clock=lambda: prometheus.began_s + end_s
+    )
+
+
+def figures(measured: Measured) -> dict[str, Any]:
+    """All that does not depend on when it was."""
+    return {
+        "status": str(measured.health.status),
+        **{name: getattr(measured, name) for name in ("requests", "completed", "isl_tokens", "osl_tokens")},
+        **{name: getattr(measured, name) for name in ("attainment", "request_duration_s", "cached_tokens")},
+        **{f"ttft.{name}": value for name, value in asdict(measured.ttft_s).items()},
+        **{f"itl.{name}": value for name, value in asdict(measured.itl_s).items()},
+        **{
+            f"{role}.{name}": value
+            for role, load in measured.load.items()
+            for name, value in asdict(load).items()
+        },
+    }
+
+
+@pytest.mark.parametrize("past", HISTORIES, ids=lambda past: past.name)
+async def test_a_real_prometheus_answers_so(prometheus, past):
+    for end_s in sorted({at_s for at_s, _, _ in past.pages if at_s >= 10.0}):
+        collector = collector_of(past.name, prometheus, end_s, preset=past.preset)
+        try:
+            found = await collector.collect(10.0)
+        finally:
+            await collector.close()
+        assert figures(found) == pytest.approx(
+            figures(await by_samples(past, end_s - 10.0, end_s)), nan_ok=True
+        )
+
+
+async def test_a_request_that_passes_two_engines_counts_once(prometheus):
+    """Where engines are read one by one: tests/actors/test_collector_engines.py."""
+    roles = {"prefill": {"instance": "prefill-0"}, "decode": {"instance": "~decode-.*"}}
+    metrics = {"preset": "vllm", "role_labels": roles}
+    collector = collector_of(a_prefill_and_a_decode_engine.name, prometheus, 10.0, **metrics)
+    try:
+        found = await collector.collect(10.0)
+        assert await collector.engines() == {"prefill": 1, "decode": 1}
+    finally:
+        await collector.close()
+    assert (found.requests, found.completed) == (10.0, 10.0)
+    assert (found.isl_tokens, found.osl_tokens) == (150.0, 11.0)
+    assert (found.ttft_s.count, found.itl_s.count) == (10.0, 100.0)
+    assert {role: load.running for role, load in found.load.items()} == {Role.PREFILL: 2.0, Role.DECODE: 2.0}
+
+
+def test_our_quantiles_are_those_of_promql(prometheus):
+    """The rules of `histogram_quantile`, taken from Prometheus itself."""
+    buckets = (
+        f'headway_time_to_first_token_seconds_bucket{{model="{traffic.name}"}} @ {prometheus.began_s + 10.0}'
+    )
+    pairs = [(float(row["metric"]["le"]), float(row["value"][1])) for row in prometheus.query(buckets)]
+    ours = latency(Increase(count=61.0, total=1.0, buckets=tuple(sorted(pairs))))
+    for q, own in ((0.5, ours.p50), (0.95, ours.p95), (0.99, ours.p99)):
+        (theirs,) = prometheus.query(f"histogram_quantile({q}, sum by (le) ({buckets}))")
+        assert own == pytest.approx(float(theirs["value"][1]))
 
 
 async def test_a_model_that_is_there_is_ready_and_of_another_those_there_are_named(prometheus):

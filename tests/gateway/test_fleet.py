@@ -11,8 +11,9 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
-from actors.collector.exposition import ARRIVAL, SourceDownError, decode, encode
+from actors.collector.exposition import SourceDownError
 from actors.collector.pages import Page
+from actors.collector.request_list import ARRIVAL, decode, encode
 from headway.config import HeadwayConfig
 from serve_apps.gateway.app import GatewayApp, make_app
 from serve_apps.gateway.slo_targets import SloTargets

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from actors.collector.exposition import LOST
+from actors.collector.request_list import LOST
 from headway.config import HeadwayConfig
 from headway.routing.types import RequestSlo
 from serve_apps.engines.protocol import EngineRequest, TokenChunk

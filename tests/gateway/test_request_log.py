@@ -6,8 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from actors.collector.exposition import ARRIVAL, UNKNOWN, RequestList, decode, encode
-from actors.collector.http_text import MOST_BYTES
+from actors.collector.pages import MOST_BYTES
+from actors.collector.request_list import ARRIVAL, UNKNOWN, RequestList, decode, encode
 from headway.routing.types import RequestSlo
 from serve_apps.engines.protocol import TokenChunk
 from serve_apps.gateway.backend import Overloaded, ReplicaLost

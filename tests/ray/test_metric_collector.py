@@ -8,7 +8,7 @@ import pytest
 import ray
 from ray._private.state import actors
 
-from actors.collector.measured import HealthStatus
+from actors.collector.interval import HealthStatus
 from actors.metric_collector import MetricCollector
 from actors.names import METRIC_COLLECTOR, NAMESPACE, detached
 from headway.config import HeadwayConfig

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from actors.collector.measured import HealthStatus, Measured
+from actors.collector.interval import HealthStatus, Measured
 from actors.metric_collector import MetricCollector
 from headway.config import HeadwayConfig
 from headway.loadgen import LoadPlan, LoadTally, replay

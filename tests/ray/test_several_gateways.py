@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ray import serve
 
 from actors import control_plane, names
-from actors.collector.measured import HealthStatus, Measured
+from actors.collector.interval import HealthStatus, Measured
 from actors.metric_collector import MetricCollector
 from headway.config import HeadwayConfig, load_config
 from tests.ports import free_port

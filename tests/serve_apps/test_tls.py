@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from actors.collector.exposition import SourceDownError
-from actors.collector.http_text import TextReader
+from actors.collector.pages import TextReader
 from actors.collector.presets import PRESETS
 from actors.collector.prometheus_source import PrometheusSource
 from headway.config import ConfigError, HeadwayConfig, TlsSettings

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from actors.collector.measured import HealthStatus
+from actors.collector.interval import HealthStatus
 from actors.metric_collector import MetricCollector
 from headway.config import HeadwayConfig
 from headway.planning import Role

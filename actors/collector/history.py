@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from actors.collector.exposition import Key
-from actors.collector.measured import NAN, Increase
-from actors.collector.presets import Quantity
+from actors.collector.interval import NAN, Increase, Quantity
+from actors.collector.series import Key
 
 CAPACITY = 512
 BORDERS_KEPT = 4
@@ -80,11 +79,14 @@ class Ring:
         return [(at_s, total - before) for (_, before), (at_s, total) in pairwise(totals)]
 
     def nearest(self, at_s: float, tolerance_s: float = 0.0) -> Snapshot | None:
-        """The snapshot next to this moment; within the tolerance rather the end of an earlier interval."""
+        """The snapshot next to this moment; within the tolerance rather the end of an earlier interval.
+
+        Of several at one time it is the last.
+        """
         index = bisect_left(self._snapshots, at_s, key=lambda snapshot: snapshot.at_s)
         near = self._snapshots[max(0, index - 1) : index + 1]
         ends = [s for s in self._snapshots if s.at_s in self._borders and abs(s.at_s - at_s) <= tolerance_s]
-        return min(ends or near, key=lambda snapshot: abs(snapshot.at_s - at_s), default=None)
+        return min(reversed(ends or near), key=lambda snapshot: abs(snapshot.at_s - at_s), default=None)
 
 
 def between(start: Snapshot, end: Snapshot) -> dict[str, Increase]:

@@ -1,4 +1,8 @@
-"""Counters that contradict themselves: what a read may be taken for. Pure.
+"""The law of what was added since: counters and requests in flight, from read to read. Pure.
+
+Every source goes by it: own scrapes of gateways and engines, and the raw samples of a Prometheus
+(`raw_samples`). PromQL's `increase()` would not do: it stretches the samples to the borders of its range, and
+does not see the first value of a series that begins inside it.
 
 A counter rises until its process begins anew. Everything else is a doubt, and a quantity in doubt is unknown
 for the interval, never zero and never a peak:
@@ -18,20 +22,22 @@ for the interval, never zero and never a peak:
     allowance = 3 x the pace x seconds since the last read + 20
 
 Pace: the gain per second of the quantity's busiest counter, smoothed over PACE_S from 0, so that one wild
-read does not excuse the next.
+read does not excuse the next. A new process that settles down (SETTLED reads without a fall) may pass the
+count of the one before it. The counters of one process contradict themselves together: while its counters of
+requests are in order, its others may rise and fall by any amount.
 
-A new process that settles down (SETTLED reads without a fall) may pass the count of the one before it.
+Requests in flight are gauges: they gain their change, and one that is gone has fallen to 0. What an engine
+that ended had in flight did arrive, and is not taken back.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import pairwise
 from math import exp, inf
-from statistics import median
 from typing import NamedTuple
 
-from actors.collector.presets import Labels, Part, Quantity
+from actors.collector.interval import Quantity
+from actors.collector.series import Group, Key, Part, Parts
 
 ALLOWED_PACES, ALLOWED_FLOOR = 3.0, 20.0
 PACE_S = 300.0
@@ -41,27 +47,15 @@ AWAY_S = 60.0
 """Longest absence of a counter after which its whole gain counts for the interval that sees it again."""
 
 
-class Group(NamedTuple):
-    """The series that are reset together: a counter, or the parts of one histogram."""
-
-    quantity: Quantity
-    name: str
-    labels: Labels
-
-    def __str__(self) -> str:
-        labels = ",".join(f'{key}="{value}"' for key, value in self.labels)
-        return f"{self.name}{{{labels}}}"
-
-
-Counted = Mapping[Group, Mapping[str, float]]
-"""The parts (`count`, `sum`, bounds of buckets) of each group, as read."""
+Counted = Mapping[Group, Parts]
+"""The parts of each group, as read."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _FollowedCounter:
     """One group: its last read, the counts that it fell from, reads since then, pace, doubt since when."""
 
-    parts: Mapping[str, float]
+    parts: Parts
     at_s: float
     earlier: list[float] = field(default_factory=list)
     rising: int = 0
@@ -76,7 +70,7 @@ class _FollowedCounter:
 class Gained(NamedTuple):
     """What one read added by group and part, and one line for each quantity that is in doubt."""
 
-    by_group: Mapping[Group, Mapping[str, float]]
+    by_group: Mapping[Group, Parts]
     doubts: Mapping[Quantity, str]
 
 
@@ -86,6 +80,7 @@ class Counters:
     def __init__(self) -> None:
         self._followed: dict[Group, _FollowedCounter] = {}
         self._paces: dict[Quantity, float] = {}
+        self._in_order: set[str | None] = set()
         self._last_s: float | None = None
         self._border_s = -inf
 
@@ -117,21 +112,38 @@ class Counters:
         self._paces = {}
         for group, known in self._followed.items():
             self._paces[group.quantity] = max(known.pace, self._paces.get(group.quantity, 0.0))
-        gained: dict[Group, Mapping[str, float]] = {}
-        doubts: dict[Quantity, str] = {}
+        self._in_order = set()
+        requests = {group: parts for group, parts in counted.items() if group.quantity is Quantity.REQUESTS}
+        gained, doubts = self._take(requests, at_s)
+        self._in_order = {group.engine for group in requests} - {group.engine for group in doubts}
+        others = {group: parts for group, parts in counted.items() if group not in requests}
+        more, more_doubts = self._take(others, at_s)
+        self._last_s = at_s
+        lines: dict[Quantity, str] = {}
+        for group, line in (doubts | more_doubts).items():
+            lines.setdefault(group.quantity, line)
+        return Gained(gained | more, lines)
+
+    def _take(self, counted: Counted, at_s: float) -> tuple[dict[Group, Parts], dict[Group, str]]:
+        """What these groups gained, and a line for each that is in doubt."""
+        gained: dict[Group, Parts] = {}
+        doubts: dict[Group, str] = {}
         for group, parts in counted.items():
             doubt, base = self._judged(group, parts, at_s)
             followed = self._followed[group]
             if doubt:
-                doubts.setdefault(group.quantity, doubt + _since(followed.doubted_since_s or at_s))
+                doubts[group] = doubt + _since(followed.doubted_since_s or at_s)
                 base = parts
             share = self._share(followed.at_s, at_s, went_on=bool(base))
-            gained[group] = {part: (value - base.get(part, 0.0)) * share for part, value in parts.items()}
-            followed.parts, followed.at_s = dict(parts), at_s
-        self._last_s = at_s
-        return Gained(gained, doubts)
+            gained[group] = {
+                # A part that was not read with the others before has no base but itself.
+                part: (value - base.get(part, value if base else 0.0)) * share
+                for part, value in parts.items()
+            }
+            followed.parts, followed.at_s = {**(followed.parts if base else {}), **parts}, at_s
+        return gained, doubts
 
-    def values(self) -> dict[Group, Mapping[str, float]]:
+    def values(self) -> dict[Group, Parts]:
         """The last read of each group, those that are away included."""
         return {group: followed.parts for group, followed in self._followed.items()}
 
@@ -139,20 +151,21 @@ class Counters:
         """Drop what has not been seen since then."""
         self._followed = {group: known for group, known in self._followed.items() if known.at_s >= before_s}
 
-    def _judged(
-        self, group: Group, parts: Mapping[str, float], at_s: float
-    ) -> tuple[str, Mapping[str, float]]:
+    def _judged(self, group: Group, parts: Parts, at_s: float) -> tuple[str, Parts]:
         """The doubt, or empty, and the values that the gain begins at."""
         known = self._followed.get(group)
         if known is None:
             return self._first_seen(group, parts, at_s)
         count, before = parts.get(Part.COUNT, 0.0), known.count
         allowance = self._allowance(group.quantity, at_s - known.at_s)
-        if any(value < known.parts.get(part, 0.0) for part, value in parts.items()):
+        fell = any(value < known.parts.get(part, 0.0) for part, value in parts.items())
+        base = {} if fell else known.parts
+        if group.engine in self._in_order:
+            doubt, known.earlier, known.rising = "", [], SETTLED
+        elif fell:
             doubt = self._fallen(known, group, count, allowance)
-            base: Mapping[str, float] = {}
         else:
-            doubt, base = _risen(known, group, count, allowance), known.parts
+            doubt = _risen(known, group, count, allowance)
         if doubt:
             known.doubted_since_s = known.doubted_since_s or at_s
         elif known.rising >= SETTLED:
@@ -162,13 +175,11 @@ class Counters:
             known.pace += (rate - known.pace) * (1.0 - exp((known.at_s - at_s) / PACE_S))
         return doubt, base
 
-    def _first_seen(
-        self, group: Group, parts: Mapping[str, float], at_s: float
-    ) -> tuple[str, Mapping[str, float]]:
+    def _first_seen(self, group: Group, parts: Parts, at_s: float) -> tuple[str, Parts]:
         since_s = at_s if self._last_s is None else self._last_s
         self._followed[group] = _FollowedCounter(parts={}, at_s=since_s)
         count = parts.get(Part.COUNT, 0.0)
-        known_pace = self._paces.get(group.quantity, 0.0) > 0
+        known_pace = self._paces.get(group.quantity, 0.0) > 0 and group.engine not in self._in_order
         if known_pace and count > self._allowance(group.quantity, at_s - since_s):
             self._followed[group].doubted_since_s = at_s
             return f"{group} is first seen with {count:g}, counted before", {}
@@ -218,77 +229,23 @@ def _since(at_s: float) -> str:
     return f" (since {datetime.fromtimestamp(at_s, UTC):%H:%M:%S} UTC)"
 
 
-def summed(gained: Mapping[Group, Mapping[str, float]]) -> dict[tuple[str, str], float]:
+def summed(gained: Mapping[Group, Parts]) -> dict[Key, float]:
     """The gains by quantity and part."""
-    total: dict[tuple[str, str], float] = {}
+    total: dict[Key, float] = {}
     for group, parts in gained.items():
         for part, value in parts.items():
-            key = (group.quantity.value, part)
+            key = (group.quantity, part)
             total[key] = total.get(key, 0.0) + value
     return total
 
 
-Series = Mapping[Group, Sequence[tuple[float, float]]]
-"""The samples of counters, as (Unix seconds, value) in the order of time."""
-
-
-class Past(NamedTuple):
-    """The newest doubt of each quantity, the gain of each scrape as (its time, gain), requests in flight."""
-
-    doubts: Mapping[Quantity, str]
-    steps: Sequence[tuple[float, float]]
-    in_flight: float = 0.0
-
-
-def follow(counters: Series, gauges: Series, since_s: float, fresh_s: float) -> Past:
-    """The doubts and gains after `since_s` of samples; gauges gain their change, which may be negative.
-
-    A counter whose first sample comes later than `fresh_s` after the first of all is first seen there.
-    """
-    followed, doubts = Counters(), dict[Quantity, str]()
-    steps: list[tuple[float, float]] = []
-    reads = _reads({**counters, **gauges})
-    first_s = reads[0][0] if reads else 0.0
-    begins = {
-        group: samples[0][1]
-        for group, samples in {**counters, **gauges}.items()
-        if samples and samples[0][0] <= first_s + fresh_s
-    }
-    followed.begin({group: _count(value) for group, value in begins.items() if group in counters}, first_s)
-    in_flight = {group: value for group, value in begins.items() if group in gauges}
-    for at_s, values in reads:
-        read = followed.add({group: _count(v) for group, v in values.items() if group in counters}, at_s)
-        gain = sum(parts[Part.COUNT] for parts in read.by_group.values())
-        for group, value in values.items():
-            if group in gauges:
-                gain += value - in_flight.get(group, 0.0)
-                in_flight[group] = value
-        if at_s > since_s:
-            doubts |= read.doubts
-            doubts |= {g.quantity: f"{g} is negative, {value:g}" for g, value in values.items() if value < 0}
-            steps.append((at_s, gain))
-    last_s = reads[-1][0] if reads else 0.0
-    # A series that ended long before the others did is of a process that is gone.
-    live = (samples[-1] for samples in gauges.values() if samples)
-    return Past(doubts, steps, sum(value for at_s, value in live if at_s > last_s - fresh_s))
-
-
-def _count(value: float) -> Mapping[str, float]:
-    return {Part.COUNT.value: value}
-
-
-def _reads(series: Series) -> list[tuple[float, dict[Group, float]]]:
-    """The samples as if all targets were scraped together: each series in steps from its own first sample."""
-    gaps_s = [b - a for samples in series.values() for (a, _), (b, _) in pairwise(samples) if b > a]
-    starts_s = [samples[0][0] for samples in series.values() if samples]
-    if not starts_s:
-        return []
-    gap_s, first_s = median(gaps_s) if gaps_s else 1.0, min(starts_s)
-    reads: dict[int, tuple[float, dict[Group, float]]] = {}
-    for group, samples in series.items():
-        for at_s, value in samples:
-            step = int((samples[0][0] - first_s) / gap_s) + round((at_s - samples[0][0]) / gap_s)
-            latest_s, values = reads.get(step, (at_s, {}))
-            values[group] = value
-            reads[step] = max(latest_s, at_s), values
-    return [reads[step] for step in sorted(reads)]
+def change_in_flight(
+    before: Mapping[Group, float], now: Mapping[Group, float], ended: Collection[str] = ()
+) -> dict[Key, float]:
+    """The change of requests in flight; `ended` are engines of which nothing is taken back."""
+    left = {group: value for group, value in before.items() if group.engine not in ended}
+    change: dict[Key, float] = {}
+    for group in dict.fromkeys([*now, *left]):
+        key = (group.quantity, Part.COUNT)
+        change[key] = change.get(key, 0.0) + now.get(group, 0.0) - left.get(group, 0.0)
+    return change

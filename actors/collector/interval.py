@@ -21,15 +21,31 @@ requests, none of them ended yet        what is known only at the end NaN, ok
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from math import inf, isinf, isnan
+from itertools import accumulate, pairwise
+from math import inf, isfinite, isinf, isnan
 
-from actors.collector.presets import Quantity
 from headway.planning import Role, Traffic
-from headway.planning.synthetic import CountedTraffic
+from headway.planning.synthetic import CountedTraffic, LengthHistogram
 
 NAN = float("nan")
+
+
+class Quantity(StrEnum):
+    """A figure that an interval is asked for."""
+
+    REQUESTS = "requests"
+    COMPLETED = "completed"
+    MET = "met"
+    MISSED = "missed"
+    ISL = "isl"
+    OSL = "osl"
+    DURATION = "duration"
+    TTFT = "ttft"
+    ITL = "itl"
+    QUEUE = "queue"
+    CACHED = "cached"
 
 
 class HealthStatus(StrEnum):
@@ -170,6 +186,10 @@ AT_THE_END = (Quantity.OSL, Quantity.DURATION, Quantity.TTFT, Quantity.ITL)
 Increases = Mapping[Quantity, Increase]
 """The increases of one interval; a quantity that is missing was not seen at all."""
 
+Steps = Sequence[tuple[float, float]]
+"""Arrivals since the scrape before, as (Unix seconds, arrivals). One may be negative where arrivals follow
+from requests in flight: it takes back what the one before had too much."""
+
 
 def unmeasured(start_s: float, end_s: float, status: HealthStatus, detail: str) -> Measured:
     """An interval of which nothing is known, and why."""
@@ -185,6 +205,7 @@ def assemble(
     *,
     knows_attainment: bool,
     in_flight: float = 0.0,
+    steps: Steps = (),
 ) -> Measured:
     """The interval as reported, and its health. A quantity in doubt is as if it had not been seen.
 
@@ -204,7 +225,7 @@ def assemble(
     counts = (seen.get(quantity, NOTHING).count for quantity in (Quantity.MET, Quantity.MISSED))
     prompts = seen.get(Quantity.ISL, NOTHING).count or NAN
     met, missed = (0.0 if isnan(count) else count for count in counts)
-    return Measured(
+    measured = Measured(
         start_s=start_s,
         end_s=end_s,
         health=health,
@@ -222,6 +243,7 @@ def assemble(
         itl_s=latency(seen.get(Quantity.ITL, NOTHING)),
         load=load,
     )
+    return replace(measured, counted=_counted(measured, seen, steps))
 
 
 def _contradiction(seen: Increases, load: Mapping[Role, PoolLoad], in_flight: float) -> str:
@@ -260,3 +282,54 @@ def _usable(seen: Increases, quantity: Quantity) -> bool:
     """Seen, and not as NaN. A count that stood still is usable: it says that there was nothing."""
     increase = seen.get(quantity)
     return increase is not None and not isnan(increase.count) and not isnan(increase.total)
+
+
+def _counted(measured: Measured, seen: Increases, steps: Steps) -> CountedTraffic | None:
+    """What was counted of the requests; None without any, or where their number or lengths are unknown."""
+    if not (measured.requests > 0 and isfinite(measured.isl_tokens)):
+        return None
+    outputs = None
+    if isfinite(measured.osl_tokens):
+        outputs = _lengths(seen.get(Quantity.OSL, NOTHING).buckets, measured.osl_tokens)
+    return CountedTraffic(
+        start_s=measured.start_s,
+        steps=_adding_up(steps, measured),
+        input_tokens=_lengths(seen.get(Quantity.ISL, NOTHING).buckets, measured.isl_tokens),
+        output_tokens=outputs,
+        completed=measured.completed if isfinite(measured.completed) else measured.requests,
+        cached_share=_cached_share(measured),
+        ttft_s=_ttft(seen.get(Quantity.TTFT, NOTHING)),
+    )
+
+
+def _ttft(seen: Increase) -> LengthHistogram | None:
+    """None without buckets: a mean does not show which requests were late."""
+    found = _lengths(seen.buckets, seen.mean) if seen.buckets and isfinite(seen.mean) else None
+    return found if found is not None and found.bounds else None
+
+
+def _cached_share(measured: Measured) -> float:
+    if not (measured.cached_tokens > 0 and measured.isl_tokens > 0):
+        return 0.0
+    return min(1.0, measured.cached_tokens / measured.isl_tokens)
+
+
+def _adding_up(steps: Steps, measured: Measured) -> tuple[tuple[float, float], ...]:
+    """The steps so that they are what arrived; one step where there are none."""
+    within = [(min(at_s, measured.end_s), max(0.0, gain)) for at_s, gain in steps if at_s > measured.start_s]
+    total = sum(gain for _, gain in within)
+    if not total > 0:
+        return ((measured.end_s, measured.requests),)
+    return tuple((at_s, gain * measured.requests / total) for at_s, gain in within)
+
+
+def _lengths(buckets: Buckets, mean: float) -> LengthHistogram:
+    """Each bucket's own count, without those above the longest; the mean alone where there are none."""
+    bounds = [bound for bound, _ in buckets if isfinite(bound)]
+    rising = [0.0, *accumulate((count for _, count in buckets), max)]
+    counts = [after - before for before, after in pairwise(rising)]
+    if len(counts) != len(bounds) + 1 or not rising[-1] > 0:
+        return LengthHistogram(bounds=(), counts=(1.0,), mean=mean)
+    used = max(place for place, count in enumerate(counts) if count > 0)
+    counts = [*counts[: used + 1], 0.0] if used < len(bounds) else counts
+    return LengthHistogram(bounds=tuple(bounds[: len(counts) - 1]), counts=tuple(counts), mean=mean)

@@ -1,0 +1,180 @@
+"""The source that reads metrics itself, without a Prometheus: of gateways or of engines (`Fleet`).
+
+    in the background   a read every `scrape_interval_s`, so that the load of pools is a mean, outages show
+    at `collect`        one more read, so that the interval ends exactly now
+
+Each process is followed by itself: its samples carry the label `instance`, and resets, returns and first
+sights are judged by the law of `increase`. Where one that was there is not read as an interval ends, the
+interval is `partial` and its requests are NaN: a part is no demand.
+
+The tracker's state goes to the store after every interval, and for a small fleet every few reads, beside the
+event loop: a collector that is started again goes on from there.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Protocol
+
+from actors.collector.exposition import Samples, SeriesId, series_id
+from actors.collector.interval import Health, HealthStatus, Measured, Quantity, unmeasured
+from actors.collector.tracker import FORGOTTEN_S, Tracker
+from actors.store import Store, WriteBehind
+from headway.planning import Role
+
+WRITTEN_S = 0.5
+"""Seconds that an answer waits until its interval is stored; a store that is away holds nothing up."""
+STATE = "collector/state"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scrape:
+    """One read of a fleet: the samples by process, and the last ones of engines that stand though unread.
+
+    `missed` is a line on those that were there and were not read.
+    """
+
+    samples: Mapping[str, Samples]
+    unread: Samples = field(default_factory=dict)
+    missed: str = ""
+
+
+class Fleet(Protocol):
+    """The processes that are read."""
+
+    begins_at_zero: bool
+    """True if a process that was not known before has just begun; else it may have a past."""
+    store_every_s: float
+    """Between two states that are stored within an interval."""
+
+    @property
+    def place(self) -> str:
+        """Where it is read, as a person would call it."""
+
+    async def read(self) -> Scrape | Health:
+        """All of them, or why there is nothing to read."""
+
+    async def with_requests(self, measured: Measured, read_s: Mapping[str, float]) -> Measured:
+        """The interval with its requests one by one, where the fleet lists them all.
+
+        `read_s` are the times of the processes' last reads.
+        """
+
+    def engines(self) -> Mapping[Role, int]:
+        """Engines of the model by role, as of the last read; none where they do not show."""
+
+    def status(self) -> dict[str, object]:
+        """What was read, and what not, for people."""
+
+    async def close(self) -> None:
+        """Close the connections."""
+
+
+class ScrapeSource:
+    """Reads a fleet and answers for intervals; `clock` gives Unix seconds."""
+
+    def __init__(self, tracker: Tracker, fleet: Fleet, store: Store, *, clock: Callable[[], float]) -> None:
+        self._tracker, self._fleet = tracker, fleet
+        self._store, self._writes = store, WriteBehind(store)
+        self._clock = clock
+        self._reading = asyncio.Lock()
+        self._read_s: dict[str, float] = {}
+        self._missed = ""
+        self._stored_s = -inf
+        self._reads = 0
+        self._restore()
+
+    async def collect(self, start_s: float, end_s: float) -> Measured:
+        """Read once more, then measure, then ask for the requests of what was measured."""
+        health = await self.read()
+        if health.status is not HealthStatus.OK:
+            return unmeasured(start_s, end_s, health.status, health.detail)
+        doubts = {Quantity.REQUESTS: f"not read: {self._missed}"} if self._missed else {}
+        measured = self._tracker.measure(start_s, end_s, doubts)
+        self._keep()
+        await self._writes.written(WRITTEN_S)
+        return await self._fleet.with_requests(measured, self._read_s)
+
+    async def probe(self) -> Health:
+        """Read once, and see whether this model's series are there."""
+        health = await self.read()
+        if health.status is HealthStatus.OK and not self._tracker.alive():
+            detail = f"{self._fleet.place}: {self._tracker.absent()}"
+            return Health(status=HealthStatus.STARTING, detail=detail)
+        return health
+
+    async def read(self) -> Health:
+        """One read into the tracker. The lock keeps reads in the order of their times."""
+        async with self._reading:
+            scrape = await self._fleet.read()
+            if isinstance(scrape, Health):
+                return scrape
+            self._reads += 1
+            at_s, self._missed = self._clock(), scrape.missed
+            samples = {series: value for each in scrape.samples.values() for series, value in each.items()}
+            begun = scrape.samples.keys() - self._read_s.keys() if self._fleet.begins_at_zero else ()
+            self._tracker.add(samples, at_s, begun=begun, unread=scrape.unread)
+            known = {name: read_s for name, read_s in self._read_s.items() if read_s > at_s - FORGOTTEN_S}
+            self._read_s = known | dict.fromkeys(scrape.samples, at_s)
+            if at_s - self._stored_s >= self._fleet.store_every_s:
+                self._keep()
+            return Health(status=HealthStatus.OK)
+
+    async def engines(self) -> Mapping[Role, int]:
+        """Engines of the model as of the last read, by role; none where the fleet does not show them."""
+        return self._fleet.engines()
+
+    def status(self) -> dict[str, object]:
+        """Reads, the time of the last one, and what the fleet adds."""
+        return {
+            "url": self._fleet.place,
+            "reads": self._reads,
+            "last_read_at": self._tracker.newest_s,
+            **self._fleet.status(),
+        }
+
+    async def close(self) -> None:
+        """Store what is known, and close the connections."""
+        await self._writes.written(WRITTEN_S)
+        await self._fleet.close()
+
+    def _keep(self) -> None:
+        state = {"tracker": self._tracker.state(), "read_s": self._read_s}
+        self._writes.put({STATE: json.dumps(state).encode()})
+        self._stored_s = self._clock()
+
+    def _restore(self) -> None:
+        """Take up what a process before this one stored; what cannot be read is as if it were not there."""
+        if (stored := self._store.get(STATE)) is None:
+            return
+        try:
+            state = json.loads(stored)
+            read_s = {str(process): float(at_s) for process, at_s in state["read_s"].items()}
+            self._tracker.restore(state["tracker"])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            _log.warning("starting anew: %s", error)
+            return
+        self._read_s = read_s
+
+
+class Naming:
+    """Series of pages → the same with the labels of the process that showed them, each made once."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, dict[SeriesId, SeriesId]] = {}
+
+    def labelled(self, process: str, samples: Samples, labels: Mapping[str, str]) -> dict[SeriesId, float]:
+        """The samples of a process with these labels."""
+        named = self._named.setdefault(process, {})
+        for series in samples.keys() - named.keys():
+            named[series] = series_id(series.name, {**dict(series.labels), **labels})
+        return {named[series]: value for series, value in samples.items()}
+
+    def keep(self, processes: Mapping[str, object]) -> None:
+        """Forget all others."""
+        self._named = {process: named for process, named in self._named.items() if process in processes}

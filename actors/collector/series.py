@@ -1,0 +1,298 @@
+"""The series of one model in one kind of system, and what each of its samples feeds. Pure.
+
+A quantity is a figure that an interval is asked for (`requests`, `ttft`, ...). A channel is one of the series
+behind it: the count, the sum or the buckets. Where engines are told apart by role, their samples carry the
+label ROLE, whatever source read them.
+
+Load of pools are gauges of replicas, per role:
+
+    running, waiting   summed over the replicas of the role, averaged over time: requests in the pool
+    kv_usage           averaged over the replicas, averaged over time
+
+Their totals are an integral over time (`sum`, value x seconds) and the seconds (`count`). A read's value
+stands for the time since the read before.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import isnan
+from typing import NamedTuple
+
+from actors.collector.exposition import INSTANCE, LE, ROLE, Samples, SeriesId, absent, carries
+from actors.collector.interval import NOTHING, Increase, PoolLoad, Quantity
+from actors.collector.presets import Labels, Load, Preset, Series
+from headway.planning import Role
+
+MOST_SERIES = 500_000
+ENGINE = (INSTANCE, "pod", "ReplicaId")
+"""Labels that tell engines apart; the last is Ray Serve LLM's, whose engines share the page of their node."""
+
+
+class Part(StrEnum):
+    """The part of a quantity that a series carries."""
+
+    COUNT = "count"
+    SUM = "sum"
+    BUCKET = "bucket"
+
+
+class Group(NamedTuple):
+    """The series that are reset together: a counter, or the parts of one histogram."""
+
+    quantity: Quantity
+    name: str
+    labels: Labels
+    engine: str | None = None
+    """The engine that shows it; None where one address shows all there is."""
+
+    def __str__(self) -> str:
+        labels = ",".join(f'{key}="{value}"' for key, value in self.labels)
+        return f"{self.name}{{{labels}}}"
+
+
+Parts = Mapping[str, float]
+"""The values of a group: `count`, `sum`, and by upper bound those of the buckets."""
+
+Key = tuple[str, str]
+"""A quantity and its part: where samples of several series add up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Channel:
+    """Samples called `name` with the labels `where` feed `part` of `quantity`.
+
+    `role` is that of the engines that show it, None where they are not told apart. The change of a gauge may
+    be negative; a counter that falls was reset.
+    """
+
+    quantity: Quantity
+    part: Part
+    name: str
+    where: Labels
+    role: Role | None = None
+    gauge: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauge:
+    """Samples of one figure of the load of pools; replicas add up (`running`, `waiting`) or average."""
+
+    figure: str
+    name: str
+    where: Labels
+    role: Role | None = None
+    """The role of its engines; None where a label has it."""
+
+    @property
+    def averaged(self) -> bool:
+        """True if the figure is a mean over replicas rather than a sum."""
+        return self.figure == "kv_usage"
+
+
+HISTOGRAMS = (
+    Quantity.ISL,
+    Quantity.OSL,
+    Quantity.DURATION,
+    Quantity.TTFT,
+    Quantity.ITL,
+    Quantity.QUEUE,
+)
+WITH_BUCKETS = frozenset({Quantity.TTFT, Quantity.ITL, Quantity.ISL, Quantity.OSL})
+
+OF_PREFILL = frozenset({Quantity.TTFT, Quantity.QUEUE, Quantity.CACHED})
+"""Read from prefill engines, where there are separate ones; the rest from decode engines."""
+
+
+class _Feed(NamedTuple):
+    """One part of a group, or a gauge of requests in flight."""
+
+    group: Group
+    part: str
+    gauge: bool
+
+
+class ModelSeries:
+    """The channels and gauges of a model; `roles` are those that engines are told apart by."""
+
+    def __init__(self, preset: Preset, model: str, roles: Iterable[Role] = ()) -> None:
+        self.preset, self.model, self.roles = preset, preset.model(model), tuple(roles)
+        self.alive = SeriesId(preset.alive.name, self._where(preset.alive))
+        self.channels = tuple(self._channels())
+        self.gauges = tuple(self._gauges(preset.load)) if preset.load else ()
+        self.names = frozenset(
+            {self.alive.name, *(c.name for c in self.channels), *(g.name for g in self.gauges)}
+        )
+        self.in_flight_names = frozenset(c.name for c in self.channels if c.gauge)
+        self._counter_names = frozenset(c.name for c in self.channels if not c.gauge)
+        self._load_names = frozenset(gauge.name for gauge in self.gauges)
+        # What all gateways of a fleet show alike: its replicas.
+        by_gateways = preset.load is not None and not preset.load.by_model
+        self.shared = frozenset(gauge.name for gauge in self.gauges) if by_gateways else frozenset()
+        self._fed: dict[SeriesId, tuple[_Feed, ...]] = {}
+        self._loads: dict[SeriesId, tuple[tuple[Role, Gauge], ...]] = {}
+
+    def is_gauge(self, name: str) -> bool:
+        """True for requests in flight and load of pools."""
+        return name in self.in_flight_names or name in self._load_names
+
+    def shows(self, samples: Samples) -> bool:
+        """True if the samples have what every running system of this kind shows."""
+        name, where = self.alive
+        return any(series.name == name and carries(series.labels, where) for series in samples)
+
+    def absent(self, samples: Samples) -> str:
+        """A line that these samples do not have the model, and which models they have."""
+        label, name = self.preset.model_label, self.alive.name
+        return absent(self.model, {dict(s.labels).get(label, "") for s in samples if s.name == name})
+
+    def counters(self, samples: Samples) -> dict[Group, dict[str, float]]:
+        """The counters, by what is reset together."""
+        groups: dict[Group, dict[str, float]] = {}
+        for series, value in samples.items():
+            if series.name in self._counter_names:
+                for group, part, _ in self._feeds(series):
+                    groups.setdefault(group, {})[part] = value
+        return groups
+
+    def in_flight(self, samples: Samples) -> dict[Group, float]:
+        """The requests in flight, gauge by gauge."""
+        return {
+            feed.group: value
+            for series, value in samples.items()
+            if series.name in self.in_flight_names
+            for feed in self._feeds(series)
+        }
+
+    def broken(self, samples: Samples) -> set[Quantity]:
+        """Quantities of which a sample is NaN or negative."""
+        wrong = [series for series, value in samples.items() if not value >= 0]
+        return {feed.group.quantity for series in wrong for feed in self._feeds(series)}
+
+    def load(self, samples: Samples, elapsed_s: float) -> dict[Key, float]:
+        """The integrals that one read adds to the load of pools; nothing for a role without replicas."""
+        if not elapsed_s > 0:
+            return {}
+        found: dict[tuple[Role, Gauge], list[float]] = {}
+        for series, value in samples.items():
+            for role, gauge in self._load_of(series) if series.name in self._load_names else ():
+                found.setdefault((role, gauge), []).append(value)
+        gained: dict[Key, float] = {}
+        for (role, gauge), values in found.items():
+            value = sum(values) / (len(values) if gauge.averaged else 1)
+            gained[_load_key(role, gauge.figure), "sum"] = value * elapsed_s
+            gained[_load_key(role, gauge.figure), "count"] = elapsed_s
+        return gained
+
+    def _feeds(self, series: SeriesId) -> tuple[_Feed, ...]:
+        """What a series feeds; found once, as pages show the same series each time."""
+        if (found := self._fed.get(series)) is None:
+            if len(self._fed) > MOST_SERIES:
+                self._fed.clear()
+            found = self._fed[series] = tuple(
+                _feed(channel, series)
+                for channel in self.channels
+                if channel.name == series.name and carries(series.labels, channel.where)
+            )
+        return found
+
+    def _load_of(self, series: SeriesId) -> tuple[tuple[Role, Gauge], ...]:
+        if (found := self._loads.get(series)) is None:
+            if len(self._loads) > MOST_SERIES:
+                self._loads.clear()
+            load = self.preset.load
+            found = self._loads[series] = tuple(
+                (role, gauge)
+                for gauge in self.gauges
+                if load is not None
+                and gauge.name == series.name
+                and carries(series.labels, gauge.where)
+                and (role := gauge.role or role_of(load, series.labels)) is not None
+            )
+        return found
+
+    def _channels(self) -> Iterable[Channel]:
+        preset = self.preset
+        counters = [(Quantity.REQUESTS, series, False) for series in preset.requests]
+        counters += [(Quantity.REQUESTS, series, True) for series in preset.in_flight]
+        ended = {
+            Quantity.COMPLETED: preset.completed,
+            Quantity.MET: preset.met,
+            Quantity.MISSED: preset.missed,
+            Quantity.CACHED: preset.cached,
+        }
+        counters += [(quantity, series, False) for quantity, series in ended.items() if series is not None]
+        table = [(quantity, Part.COUNT, series, series.name, gauge) for quantity, series, gauge in counters]
+        for quantity in HISTOGRAMS:
+            histogram: Series | None = getattr(preset, quantity.value)
+            if histogram is None:
+                continue
+            parts = Part if quantity in WITH_BUCKETS else (Part.COUNT, Part.SUM)
+            table += [(quantity, part, histogram, f"{histogram.name}_{part}", False) for part in parts]
+        for quantity, part, series, name, gauge in table:
+            for role in self._roles_read(quantity, gauge=gauge) if series.engine else (None,):
+                yield Channel(
+                    quantity=quantity,
+                    part=part,
+                    name=name,
+                    where=self._where(series, role),
+                    role=role,
+                    gauge=gauge,
+                )
+
+    def _gauges(self, load: Load) -> Iterable[Gauge]:
+        figures = {"running": load.running, "waiting": load.waiting, "kv_usage": load.kv_usage}
+        for figure, series in figures.items():
+            for role in self.roles or (None,) if series.engine else (None,):
+                where = self._where(series, role) if load.by_model else series.where
+                yield Gauge(figure=figure, name=series.name, where=where, role=role)
+
+    def _where(self, series: Series, role: Role | None = None) -> Labels:
+        """The labels that this model's samples of the series carry."""
+        labels = {**dict(series.where), self.preset.model_label: self.model}
+        return tuple(sorted({**labels, **({ROLE: role.value} if role else {})}.items()))
+
+    def _roles_read(self, quantity: Quantity, *, gauge: bool) -> Sequence[Role | None]:
+        """The roles whose engines show this quantity."""
+        if not self.roles:
+            return (None,)
+        if gauge or Role.PREFILL not in self.roles or Role.DECODE not in self.roles:
+            return self.roles
+        return (Role.PREFILL,) if quantity in OF_PREFILL else (Role.DECODE,)
+
+
+def engine_of(labels: Labels) -> str | None:
+    """The engine that shows a series; None where one address shows all there is."""
+    return "/".join([value for name, value in labels if name in ENGINE]) or None
+
+
+def role_of(load: Load, labels: Labels) -> Role | None:
+    """The role that a series' labels give its replicas; None if none that is known."""
+    if load.role_label is None:
+        return Role.MIXED
+    return load.roles.get(dict(labels).get(load.role_label, ""))
+
+
+def pool_loads(added: Mapping[str, Increase]) -> dict[Role, PoolLoad]:
+    """Mean load by role, for the roles that had replicas in the interval."""
+    loads: dict[Role, PoolLoad] = {}
+    for role in Role:
+        means = {
+            figure: added.get(_load_key(role, figure), NOTHING).mean
+            for figure in ("running", "waiting", "kv_usage")
+        }
+        if not all(isnan(mean) for mean in means.values()):
+            loads[role] = PoolLoad(**means)
+    return loads
+
+
+def _feed(channel: Channel, series: SeriesId) -> _Feed:
+    labels = tuple(label for label in series.labels if label[0] != LE)
+    part = dict(series.labels).get(LE, "") if channel.part is Part.BUCKET else channel.part.value
+    name = channel.name.removesuffix(f"_{channel.part}")
+    group = Group(channel.quantity, name, labels, engine_of(labels))
+    return _Feed(group, part, channel.gauge)
+
+
+def _load_key(role: Role, figure: str) -> str:
+    return f"load.{role}.{figure}"
