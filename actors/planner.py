@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from actors.connectors import make_connector
-from actors.connectors.custody import guarded
+from actors.connectors.drift import drift_aware
 from actors.planning.advice import LiveAdvice
 from actors.planning.context import ControlActors, PlannerContext
 from actors.planning.host_faults import HostWatch
@@ -39,7 +39,7 @@ class Planner:
         self._configured, self._settings = config, settings
         context = PlannerContext(
             actors=ControlActors(),
-            connector=guarded(connector, lambda: settings.config, self._store, time.time),
+            connector=drift_aware(connector, lambda: settings.config, self._store, time.time),
             log=self._log,
             settings=settings,
             clock=time.time,

@@ -31,7 +31,7 @@ from actors.connectors.kube_object import (
     locate,
     namespace_of,
 )
-from actors.connectors.kube_rivals import Claim, edited_by, scaled_by_others
+from actors.connectors.other_controllers import Claim, edited_by, scaled_by_others
 from actors.connectors.protocol import (
     Action,
     ConnectorError,

@@ -47,7 +47,7 @@ class Action:
 
     `unchanged`: the targets were already set; `sent`: the other side took them; `pending`: they wait behind
     an earlier decision without an answer; `yielded`: a pool was left as others set it
-    (`actors.connectors.custody`). `detail` is JSON-able, such as the virtual decision's id.
+    (`actors.connectors.drift`). `detail` is JSON-able, such as the virtual decision's id.
     """
 
     status: Literal["unchanged", "sent", "pending", "yielded"]

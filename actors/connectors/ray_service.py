@@ -16,15 +16,11 @@ HEALTHY while replicas start, so right after a change these counts run ahead; a 
 cluster that uses the ray_serve connector sees the true ones. Use one of the two connectors, not both: each
 would undo the other.
 
-Editing: parsing and writing the YAML again would lose comments and layout, so a number is replaced at the
-place where the parser found it. The result is parsed again and compared with the intended config; where the
-text is too clever for that (anchors shared by two deployments, merge keys), the whole config is written anew
-from its parsed form: correct, but without its comments.
+A changed config is written from its parsed form: without the comments of the text, which the manifest that it
+came from still has.
 """
 
-import copy
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import yaml
@@ -181,67 +177,20 @@ def deployments(application: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def with_counts(text: str, application: str, counts: Mapping[str, int]) -> str:
-    """The text with `num_replicas` of these deployments set. They must be listed in it."""
-    meant = _meant(read_config(text), application, counts)
-    edited = text
-    for deployment, count in counts.items():
-        edited = _edited(edited, application, deployment, count)
-    with suppress(yaml.YAMLError):
-        if yaml.safe_load(edited) == meant:
-            return edited
-    return yaml.safe_dump(meant, sort_keys=False)
+    """The config with `num_replicas` of these deployments set. They must be listed in it."""
+    config = read_config(text)
 
+    def counted(deployment: Mapping[str, Any]) -> Mapping[str, Any]:
+        name = str(deployment.get("name"))
+        return {**deployment, COUNT: counts[name]} if name in counts else deployment
 
-def _meant(config: Mapping[str, Any], application: str, counts: Mapping[str, int]) -> dict[str, Any]:
-    # Values that anchors share become values of their own, so that a count is set once.
-    meant: dict[str, Any] = _unshared(dict(config))
-    for item in _items(meant.get("applications")):
-        if item.get("name", "default") != application:
-            continue
-        for deployment in _items(item.get("deployments")):
-            if deployment.get("name") in counts:
-                deployment[COUNT] = counts[deployment["name"]]
-    return meant
-
-
-def _unshared(value: Any) -> Any:  # noqa: ANN401 - whatever YAML holds
-    if isinstance(value, Mapping):
-        return {key: _unshared(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_unshared(item) for item in value]
-    return copy.copy(value)
-
-
-def _edited(text: str, application: str, deployment: str, count: int) -> str:
-    root = yaml.compose(text, Loader=yaml.SafeLoader)
-    found = _named(_child(root, "applications"), application, "default")
-    node = _named(_child(found, "deployments"), deployment, None)
-    if node is None:
-        return text
-    value = _child(node, COUNT)
-    if isinstance(value, yaml.ScalarNode):
-        return f"{text[: value.start_mark.index]}{count}{text[value.end_mark.index :]}"
-    name = _child(node, "name")
-    if name is None:
-        return text
-    separator = ", " if node.flow_style else "\n" + " " * node.start_mark.column
-    return text[: name.end_mark.index] + f"{separator}{COUNT}: {count}" + text[name.end_mark.index :]
-
-
-def _named(sequence: yaml.Node | None, name: str, unnamed: str | None) -> yaml.MappingNode | None:
-    for item in sequence.value if isinstance(sequence, yaml.SequenceNode) else []:
-        own = _child(item, "name")
-        if isinstance(item, yaml.MappingNode) and (own.value if own is not None else unnamed) == name:
-            return item
-    return None
-
-
-def _child(node: yaml.Node | None, key: str) -> yaml.Node | None:
-    for own, value in node.value if isinstance(node, yaml.MappingNode) else []:
-        if own.value == key:
-            found: yaml.Node = value
-            return found
-    return None
+    changed = [
+        {**each, "deployments": [counted(one) for one in _items(each.get("deployments"))]}
+        if each.get("name", "default") == application
+        else each
+        for each in _items(config.get("applications"))
+    ]
+    return yaml.safe_dump({**config, "applications": changed}, sort_keys=False)
 
 
 def _items(value: object) -> list[Any]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from actors.connectors.custody import GuardedConnector
+from actors.connectors.drift import DriftAwareConnector
 from actors.planning.context import PlannerContext, PlannerState
 from headway.config import PoolSettings, SloSettings
 from headway.engine.kinds import engine_kind
@@ -140,7 +140,7 @@ def _connector(context: PlannerContext, state: PlannerState) -> dict[str, Any]:
     return {
         "kind": context.settings.config.connector.kind,
         **({} if last is None else {"status": last.connector.status, "detail": last.connector.detail}),
-        **(connector.document() if isinstance(connector, GuardedConnector) else {}),
+        **(connector.document() if isinstance(connector, DriftAwareConnector) else {}),
         "failures": state.connector_failures,
     }
 

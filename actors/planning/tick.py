@@ -24,7 +24,7 @@ from math import isnan
 from typing import Any
 
 from actors.collector.interval import Health, HealthStatus, Latency, Measured, PoolLoad, unmeasured
-from actors.connectors.custody import GuardedConnector
+from actors.connectors.drift import DriftAwareConnector
 from actors.connectors.protocol import ConnectorError, PoolCounts, Refused
 from actors.planning.advice import judged
 from actors.planning.context import ActorFailure, Deadline, PlannerContext, PlannerState, PolicyInForce
@@ -134,7 +134,7 @@ class Tick:
             self._state.seen_at["metrics"] = measured.end_s
         notes = [counts_fault] if counts_fault else []
         connector = self._context.connector
-        if isinstance(connector, GuardedConnector):
+        if isinstance(connector, DriftAwareConnector):
             notes += connector.notes()
         if measured.health.detail:
             notes.append(f"metrics {measured.health.status}: {measured.health.detail}")
@@ -291,7 +291,7 @@ class Tick:
     def _custody(self) -> dict[str, Any]:
         """Edits by others and other controllers, as reasons; empty where there are none."""
         connector = self._context.connector
-        return connector.document() if isinstance(connector, GuardedConnector) else {}
+        return connector.document() if isinstance(connector, DriftAwareConnector) else {}
 
 
 async def apply(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actors.connectors.custody import guarded
+from actors.connectors.drift import drift_aware
 from actors.connectors.protocol import PoolCounts, Refused, Unreachable
 from actors.virtual_connector import BadReport, VirtualConnectorCoordinator
 from actors.virtual_connector.connector import VirtualConnector
@@ -77,7 +77,7 @@ async def test_before_the_first_report_nothing_is_known_and_nothing_is_asked_for
 
 async def test_what_metrics_show_is_enough_to_plan_from_but_not_to_act_upon():
     fleet = Fleet(report_max_age_s=60)
-    guard = guarded(fleet.connector, lambda: fleet.config, fleet.store, fleet.clock)
+    guard = drift_aware(fleet.connector, lambda: fleet.config, fleet.store, fleet.clock)
     fleet.shown = {"prefill": 3}
     with pytest.raises(Unreachable, match=r"^decode: nobody has reported [^;]*, and metrics show no engine"):
         await fleet.connector.state()
@@ -160,7 +160,7 @@ async def test_engines_of_our_own_start_at_their_minimum_and_answers_are_enough(
 
 async def test_a_desired_count_that_others_set_is_an_edit_and_is_overruled_or_left():
     fleet = Fleet()
-    guard = guarded(fleet.connector, lambda: fleet.config, fleet.store, fleet.clock)
+    guard = drift_aware(fleet.connector, lambda: fleet.config, fleet.store, fleet.clock)
     await fleet.outside.report(EIGHT)
     await guard.set_targets({Role.PREFILL: 6, Role.DECODE: 8}, {})
     await guard.state()

@@ -6,7 +6,6 @@ import json
 import pytest
 from connector_worlds import WORLDS
 
-from actors.connectors.components import Components, NotReached
 from actors.connectors.protocol import Action, PoolCounts, Refused, Unreachable
 from headway.planning import Role
 from tests.patience import PATIENCE_S
@@ -116,53 +115,3 @@ async def test_no_answer_is_unreachable_and_not_ready(world):
     ready = await world.connector.ready()
     assert not ready.ok
     assert ready.reason
-
-
-async def test_components_are_added_and_removed_one_at_a_time(world):
-    components = Components(world.connector, poll_s=0.01)
-    assert (await components.add_component("decode")).status == "sent"
-    await world.carry_out()
-    await stands_at(world.connector, pools(1, 2))
-    await components.remove_component("decode")
-    await world.carry_out()
-    await stands_at(world.connector, pools(1, 1))
-    with pytest.raises(Refused, match="decode: 1 desired, and 1 is the least"):
-        await components.remove_component("decode")
-    with pytest.raises(Refused, match="mixed"):
-        await components.add_component("mixed")
-    with pytest.raises(Refused, match="no pool 'encode'"):
-        await components.add_component("encode")
-
-
-async def test_a_blocking_call_returns_when_the_replicas_are_there(world):
-    components = Components(world.connector, poll_s=0.01)
-    await components.wait_for_deployment_ready(PATIENCE_S)
-    await components.validate_deployment()
-    asked = asyncio.create_task(
-        components.set_component_replicas({"prefill": 2, "decode": 3}, blocking=True, timeout_s=PATIENCE_S)
-    )
-    # A wish carried out before it was made stays one: the targets have to be there first.
-    async with asyncio.timeout(PATIENCE_S):
-        while {role: c.desired for role, c in (await world.connector.state()).items()} != pools(2, 3):
-            await asyncio.sleep(0.01)
-    assert not asked.done()
-    await world.carry_out()
-    assert (await asked).status == "sent"
-    state = await world.connector.state()
-    assert {role: counts.ready for role, counts in state.items()} == pools(2, 3)
-
-
-async def test_a_blocking_call_ends_in_time_and_says_how_far_it_came(world):
-    components = Components(world.connector, poll_s=0.01)
-    # On a busy machine the time may be over before the first look at the counts.
-    for timeout_s in (0.3, 3.0, PATIENCE_S):
-        with pytest.raises(NotReached) as ended:
-            await components.set_component_replicas({"decode": 3}, blocking=True, timeout_s=timeout_s)
-        if "nothing was seen" not in str(ended.value):
-            break
-    assert str(ended.value) == f"not within {timeout_s:g} s: decode 1 of 3 ready (3 desired, 2 starting)"
-    await world.go_away()
-    with pytest.raises(NotReached, match=r"not within 0.2 s: \w"):
-        await components.wait_until_reached(pools(1, 3), 0.2)
-    with pytest.raises(Refused, match=r"\w"):
-        await components.validate_deployment()

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from actors.connectors.custody import GuardedConnector, guarded
+from actors.connectors.drift import DriftAwareConnector, drift_aware
 from actors.connectors.kubernetes import KubernetesConnector
 from actors.connectors.protocol import Refused, Unreachable
 from headway.config import HeadwayConfig, load_config
@@ -24,13 +24,13 @@ from tests.stores import MemoryStore
 AWAY_S = 60.0
 
 
-def guard(connector: KubernetesConnector, **settings: object) -> GuardedConnector:
+def guard(connector: KubernetesConnector, **settings: object) -> DriftAwareConnector:
     overrides = {"connector.kind": "kubernetes"}
     config: HeadwayConfig = load_config(None, {**overrides, **settings})
-    return guarded(connector, lambda: config, MemoryStore(), time.time)
+    return drift_aware(connector, lambda: config, MemoryStore(), time.time)
 
 
-def set_to(connector: GuardedConnector | KubernetesConnector, prefill: int, decode: int) -> str:
+def set_to(connector: DriftAwareConnector | KubernetesConnector, prefill: int, decode: int) -> str:
     action = asyncio.run(connector.set_targets({Role.PREFILL: prefill, Role.DECODE: decode}, {}))
     return action.status
 
@@ -171,13 +171,13 @@ def test_without_the_rights_to_see_others_counts_are_set_all_the_same(
     assert connector.document() == {}
 
 
-def _notes(connector: GuardedConnector) -> list[str]:
+def _notes(connector: DriftAwareConnector) -> list[str]:
     with suppress(Refused, Unreachable):
         asyncio.run(connector.state())
     return connector.notes()
 
 
-def _sets(connector: GuardedConnector, prefill: int, decode: int) -> bool:
+def _sets(connector: DriftAwareConnector, prefill: int, decode: int) -> bool:
     # The server takes a moment to see new rights.
     with suppress(Refused):
         return set_to(connector, prefill, decode) in ("sent", "unchanged")

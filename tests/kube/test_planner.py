@@ -2,7 +2,7 @@
 
 import asyncio
 
-from actors.connectors.custody import guarded
+from actors.connectors.drift import drift_aware
 from headway.planning import Role
 from tests.actors.planner_cases import INTERVAL_S, Deployment, clock, settings
 from tests.kube.cluster import Kubelet, Objects, settled
@@ -20,7 +20,7 @@ def test_a_planner_adopts_a_fleet_and_scales_it(admin: Objects, connect: Connect
         settings(pools__prefill__max_replicas=16, pools__decode__max_replicas=16),
         MemoryStore(),
     )
-    connector = guarded(connect(scale(*fleet)), lambda: config, store, clock)
+    connector = drift_aware(connect(scale(*fleet)), lambda: config, store, clock)
     planner = Deployment(config, store, pools=connector)
 
     async def story() -> dict[Role, int]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actors.connectors.custody import FIGHT, GuardedConnector, guarded
+from actors.connectors.drift import FIGHT, DriftAwareConnector, drift_aware
 from actors.connectors.protocol import Action, Editor, PoolCounts, Ready, Refused
 from actors.planning.settings import RuntimeSettings
 from headway.config import load_config
@@ -48,7 +48,7 @@ class Cluster:
 
 
 class Case:
-    """A guarded cluster with a clock, a store and settings that may change."""
+    """A drift_aware cluster with a clock, a store and settings that may change."""
 
     def __init__(self, **connector: Any) -> None:
         self.cluster, self.clock, self.store = Cluster(), Clock(), MemoryStore()
@@ -57,8 +57,8 @@ class Case:
         self.settings = RuntimeSettings(config, self.store)
         self.guard = self.restarted()
 
-    def restarted(self) -> GuardedConnector:
-        self.guard = guarded(self.cluster, lambda: self.settings.config, self.store, self.clock)
+    def restarted(self) -> DriftAwareConnector:
+        self.guard = drift_aware(self.cluster, lambda: self.settings.config, self.store, self.clock)
         return self.guard
 
     def set(self, prefill: int, decode: int) -> Action:

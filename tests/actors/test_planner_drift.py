@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from actors.connectors.custody import guarded
+from actors.connectors.drift import drift_aware
 from headway.planning import Role
 from tests.actors.planner_cases import Deployment, ScriptedPools, clock, in_virtual_time, settings
 from tests.stores import MemoryStore
@@ -26,7 +26,7 @@ def adopted(**overrides: Any) -> tuple[Deployment, ScriptedPools]:
     def in_force():
         return made[0].settings.config if made else config
 
-    made.append(Deployment(config, store, pools=guarded(fleet, in_force, store, clock, at_once)))
+    made.append(Deployment(config, store, pools=drift_aware(fleet, in_force, store, clock, at_once)))
     return made[0], fleet
 
 

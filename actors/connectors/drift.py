@@ -1,10 +1,10 @@
-"""Custody of the counts: noticing that others changed what we had set, and overruling or yielding to them.
+"""Drift of the counts: noticing that others changed what we had set, and overruling or yielding to them.
 
-The rules are pure. `ours` is what the other side took from us last, by role; a role that we have never set is
-nobody's. With d the desired count that is observed:
+The rules are pure. `ours` are the counts that the other side took from us last, by role; a role that we have
+never set has none. With d the desired count that is observed:
 
     d = ours                    in order
-    d ≠ ours                    an edit: found, since when, by whom where the other side tells
+    d ≠ ours                    an edit: the count found, since when, by whom where the other side shows it
     d changes again             the same edit; the time until which we yield begins anew
 
 A decision for target t of a role with an edit:
@@ -13,16 +13,16 @@ A decision for target t of a role with an edit:
     overrule                    t is set; the edit is over
     yield                       the role keeps `found` until `yield_s` have passed without a change
     overruled FIGHT times in a row, an edit after each of our writes
-                                somebody else controls the count: as yield, whatever the setting says
+                                another controller sets the count: as yield, whatever the setting is
 
 The default is to overrule: a planner that promises an SLO must not stop because a deployment's manifest was
-applied again with its old `replicas`, the commonest edit there is; who wants other counts has settings for
-them (`pools.ROLE.min_replicas`, `max_replicas`), which take effect at once. A fight is another matter: each
-flip ends engines that were about to serve, and gains nobody anything.
+applied again with its old `replicas`, the commonest edit there is. Other counts have settings of their own
+(`pools.ROLE.min_replicas`, `max_replicas`), which take effect at once. A fight is another matter: each flip
+ends engines that were about to serve, and gains nothing.
 
-`GuardedConnector` puts the rules around any connector. It looks before each write, and at each `state`, which
-the planner asks every second; what we set is in the store, so that a restarted planner knows its own counts
-from those of others.
+`DriftAwareConnector` puts the rules around any connector. It looks before each write, and at each `state`,
+which the planner asks every second. What we set is in the store, so that a restarted planner can tell its own
+counts from those of others.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Custody:
+class Drift:
     """What we set and when, edits that are not over, and how often in a row each role was overruled."""
 
     ours: Mapping[Role, int] = field(default_factory=dict)
@@ -84,8 +84,8 @@ class Custody:
     edits: Mapping[Role, Edit] = field(default_factory=dict)
     rounds: Mapping[Role, int] = field(default_factory=dict)
 
-    def see(self, desired: Mapping[Role, int], now_s: float) -> "Custody":
-        """The custody after a look at the desired counts."""
+    def see(self, desired: Mapping[Role, int], now_s: float) -> "Drift":
+        """The drift after a look at the desired counts."""
         edits = {}
         for role, found in desired.items():
             ours, edit = self.ours.get(role, found), self.edits.get(role)
@@ -105,8 +105,8 @@ class Custody:
             and now_s < edit.seen_s + rules.yield_s
         }
 
-    def written(self, targets: Mapping[Role, int], now_s: float) -> "Custody":
-        """The custody after the other side took these targets."""
+    def written(self, targets: Mapping[Role, int], now_s: float) -> "Drift":
+        """The drift after the other side took these targets."""
         overruled = {role for role, edit in self.edits.items() if targets.get(role, edit.found) != edit.found}
         rounds = {role: self.rounds.get(role, 0) + 1 if role in overruled else 0 for role in targets}
         return replace(
@@ -126,8 +126,8 @@ class EditRules:
     yield_s: float
 
 
-class GuardedConnector:
-    """A connector under custody. `config` gives the settings in force, `clock` Unix seconds."""
+class DriftAwareConnector:
+    """A connector whose counts others may change, under the settings in force; `clock` gives Unix seconds."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class GuardedConnector:
         self._off_loop = off_loop
         self._connector, self._config, self._clock = connector, config, clock
         self._store, self._target = store, _target(config())
-        self._custody = _restored(store, self._target)
+        self._drift = _restored(store, self._target)
         self._rivals: Sequence[str] = ()
         self._looked_s = float("-inf")
         self._claimed = False
@@ -156,12 +156,12 @@ class GuardedConnector:
                 raise Refused("; ".join(self._rivals))
             await self._see(await self._connector.state())
             now_s = self._clock()
-            held = self._custody.held(targets, self._rules, now_s)
+            held = self._drift.held(targets, self._rules, now_s)
             passed = {role: count for role, count in targets.items() if role not in held}
             action = Action(status="yielded")
             if passed:
                 action = await self._connector.set_targets(passed, reasons)
-                await self._keep(self._custody.written(passed, now_s))
+                await self._keep(self._drift.written(passed, now_s))
         if not held:
             return action
         left = {role.value: self._line(role, edit) for role, edit in held.items()}
@@ -181,7 +181,7 @@ class GuardedConnector:
 
     def notes(self) -> list[str]:
         """A line for each edit that is not over, and each other controller."""
-        return [*(self._line(*item) for item in self._custody.edits.items()), *self._rivals]
+        return [*(self._line(*item) for item in self._drift.edits.items()), *self._rivals]
 
     def document(self) -> dict[str, Any]:
         """Edits and other controllers as JSON-able data; empty where there are none."""
@@ -195,7 +195,7 @@ class GuardedConnector:
                 "changed_at": edit.changed_s,
                 "left_until": edit.seen_s + self._rules.yield_s if self._yields(role) else None,
             }
-            for role, edit in self._custody.edits.items()
+            for role, edit in self._drift.edits.items()
         ]
         return {
             **({"foreign_edits": edits} if edits else {}),
@@ -205,15 +205,15 @@ class GuardedConnector:
     async def _see(self, counts: Mapping[Role, PoolCounts]) -> None:
         if self._config().planner.dry_run:
             # Others set the counts then; the first decision that acts begins with what it finds.
-            await self._keep(Custody())
+            await self._keep(Drift())
             return
-        custody = self._custody
+        drift = self._drift
         if isinstance(self._connector, CarriedOutLater):
             if self._connector.carried_out is None:
                 return
-            custody = replace(custody, ours=self._connector.carried_out)
-        seen = custody.see({role: pool.desired for role, pool in counts.items()}, self._clock())
-        fresh = {role for role, edit in seen.edits.items() if edit != custody.edits.get(role)}
+            drift = replace(drift, ours=self._connector.carried_out)
+        seen = drift.see({role: pool.desired for role, pool in counts.items()}, self._clock())
+        fresh = {role for role, edit in seen.edits.items() if edit != drift.edits.get(role)}
         if fresh:
             editors = await self._editors(seen.set_s)
             named = {
@@ -250,11 +250,11 @@ class GuardedConnector:
                 raise
             logger.info("other controllers do not show: %s", error)
 
-    async def _keep(self, custody: Custody) -> None:
-        if custody != self._custody:
-            document = {"target": self._target, **asdict(custody)}
+    async def _keep(self, drift: Drift) -> None:
+        if drift != self._drift:
+            document = {"target": self._target, **asdict(drift)}
             await self._off_loop(self._store.put, KEY, json.dumps(document, allow_nan=False).encode())
-            self._custody = custody
+            self._drift = drift
 
     @property
     def _rules(self) -> EditRules:
@@ -262,20 +262,20 @@ class GuardedConnector:
         return EditRules(yields=settings.foreign_edits == "yield", yield_s=settings.yield_s)
 
     def _yields(self, role: Role) -> bool:
-        return self._rules.yields or self._custody.rounds.get(role, 0) >= FIGHT
+        return self._rules.yields or self._drift.rounds.get(role, 0) >= FIGHT
 
     def _line(self, role: Role, edit: Edit) -> str:
         who = f" by {edit.by}" if edit.by else " by others"
         at = _time(edit.seen_s if edit.changed_s is None else edit.changed_s)
         what = "overruled at the next decision"
         if self._yields(role):
-            fight = self._custody.rounds.get(role, 0) >= FIGHT
+            fight = self._drift.rounds.get(role, 0) >= FIGHT
             why = f"changed after each of {FIGHT} writes: another controller?" if fight else "yielded to"
             what = f"left so until {_time(edit.seen_s + self._rules.yield_s)} ({why})"
         return f"{role}: {edit.found}, not {edit.ours} as set, changed{who} at {at}; {what}"
 
 
-class GuardedReplicas(GuardedConnector):
+class DriftAwareReplicas(DriftAwareConnector):
     """The same for a connector that can tell replicas apart."""
 
     async def snapshot(self) -> PoolsSnapshot:
@@ -288,31 +288,31 @@ class GuardedReplicas(GuardedConnector):
         return snapshot
 
 
-def guarded(
+def drift_aware(
     connector: Connector,
     config: Callable[[], HeadwayConfig],
     store: Store,
     clock: Callable[[], float],
     off_loop: OffLoop = asyncio.to_thread,
-) -> GuardedConnector:
-    """The connector under custody."""
-    kind = GuardedReplicas if isinstance(connector, TellsReplicas) else GuardedConnector
+) -> DriftAwareConnector:
+    """The connector, with an eye on edits by others."""
+    kind = DriftAwareReplicas if isinstance(connector, TellsReplicas) else DriftAwareConnector
     return kind(connector, config, store, clock, off_loop)
 
 
 def _target(config: HeadwayConfig) -> str:
-    """The settings that name what is scaled: custody of another target is none of this one."""
+    """The settings that name what is scaled: counts of another target are none of this one."""
     return config.connector.model_dump_json(
         include={"kind", "options", "kubernetes", "ray_serve"}, exclude_defaults=True
     )
 
 
-def _restored(store: Store, target: str) -> Custody:
+def _restored(store: Store, target: str) -> Drift:
     try:
         stored = json.loads(store.get(KEY) or b"{}")
         if stored.get("target") != target:
-            return Custody()
-        return Custody(
+            return Drift()
+        return Drift(
             ours={Role(role): int(count) for role, count in stored.get("ours", {}).items()},
             set_s=float(stored.get("set_s", 0.0)),
             edits={Role(role): Edit(**edit) for role, edit in stored.get("edits", {}).items()},
@@ -320,7 +320,7 @@ def _restored(store: Store, target: str) -> Custody:
         )
     except (ValueError, TypeError, AttributeError) as error:
         logger.warning("what was set before cannot be read: %s", error)
-        return Custody()
+        return Drift()
 
 
 def _time(at_s: float) -> str:
