@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
+from actors.compat_ray import internal_kv
+
 T = TypeVar("T")
 
 
@@ -54,28 +56,20 @@ class InternalKvStore:
 
     def get(self, key: str) -> bytes | None:
         """The value, None if there is none."""
-        from ray.experimental.internal_kv import _internal_kv_get
-
-        value: bytes | None = _internal_kv_get(PREFIX + key, namespace=KV_NAMESPACE)
+        value: bytes | None = internal_kv()._internal_kv_get(PREFIX + key, namespace=KV_NAMESPACE)
         return value
 
     def put(self, key: str, value: bytes) -> None:
         """Replace the value, whole or not at all."""
-        from ray.experimental.internal_kv import _internal_kv_put
-
-        _internal_kv_put(PREFIX + key, value, overwrite=True, namespace=KV_NAMESPACE)
+        internal_kv()._internal_kv_put(PREFIX + key, value, overwrite=True, namespace=KV_NAMESPACE)
 
     def delete(self, key: str) -> None:
         """Remove the value if there is one."""
-        from ray.experimental.internal_kv import _internal_kv_del
-
-        _internal_kv_del(PREFIX + key, namespace=KV_NAMESPACE)
+        internal_kv()._internal_kv_del(PREFIX + key, namespace=KV_NAMESPACE)
 
     def keys(self, prefix: str = "") -> list[str]:
         """The keys that begin so, sorted."""
-        from ray.experimental.internal_kv import _internal_kv_list
-
-        found: list[bytes] = _internal_kv_list(PREFIX + prefix, namespace=KV_NAMESPACE)
+        found: list[bytes] = internal_kv()._internal_kv_list(PREFIX + prefix, namespace=KV_NAMESPACE)
         return sorted(key.decode().removeprefix(PREFIX) for key in found)
 
 

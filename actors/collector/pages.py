@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import aiohttp
 
 from actors.collector.exposition import SourceDownError, metrics_url, redacted
+from actors.compat_ray import replica_results
 from actors.names import GATEWAY
 
 MOST_BYTES = 16 * 2**20
@@ -161,14 +162,11 @@ def serve_handle(application: str) -> Any:  # noqa: ANN401 - a DeploymentHandle
 
 
 async def ask_all(handle: Any, method: str, *args: object, timeout_s: float) -> tuple[list[Any], list[str]]:  # noqa: ANN401
-    """What the replicas of a deployment answer, and a line for each that does not in time.
-
-    Serve's own `results_async` knows one time for all: one replica that hangs would hide the others' answers.
-    """
+    """What the replicas of a deployment answer, and a line for each that does not in time."""
     from ray.exceptions import ActorDiedError
 
     async with asyncio.timeout(timeout_s):
-        asked = await handle.broadcast(method, *args)._fetch_replica_results_async()
+        asked = await replica_results(handle, method, *args)
     tasks = [asyncio.ensure_future(each.get_async()) for each in asked]
     _, late = await asyncio.wait(tasks, timeout=timeout_s)
     answers, faults = [], [f"no answer within {timeout_s:g} s"] * len(late)

@@ -5,9 +5,6 @@ config files can say so; `serve run MODULE:app` cannot. For an application deplo
 deployments are handed to the controller once more, byte for byte and with the flag: the versions are the
 same, so no replica restarts. An application from a config file belongs to the file, which would win again
 at the next apply: that one is refused, with the line to write into it.
-
-These parts of Serve are private: `get_serve_instance_details`, `list_deployments_internal` and
-`deploy_applications` of its controller, and the protocol buffers of the latter.
 """
 
 import asyncio
@@ -19,8 +16,9 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 from ray.serve.exceptions import RayServeException
 
+from actors import compat_ray
+from actors.compat_ray import CONTROLLER, SERVE_NAMESPACE
 from actors.connectors.protocol import ConnectorError, Refused, Unreachable
-from actors.connectors.serve_control import CONTROLLER, SERVE_NAMESPACE
 
 logger = logging.getLogger(__name__)
 
@@ -73,35 +71,13 @@ def _details(controller: Any) -> Any:  # noqa: ANN401 - the document of ServeIns
 
 
 def _deploy_again(controller: Any, application: str, deployments: Mapping[str, Any]) -> None:  # noqa: ANN401
-    from ray.serve.generated.serve_pb2 import ApplicationArgs  # type: ignore[attr-defined] # generated
-
     infos = ray.get(controller.list_deployments_internal.remote(), timeout=TIMEOUT_S)
     arguments = [
-        _arguments(key.name, info, deployments[key.name]["target_num_replicas"])
+        compat_ray.deployed_again(key.name, info, deployments[key.name]["target_num_replicas"])
         for key, (info, _) in infos.items()
         if key.app_name == application
     ]
-    flags = ApplicationArgs(external_scaler_enabled=True).SerializeToString()
-    call = controller.deploy_applications.remote({application: arguments}, {application: flags})
-    ray.get(call, timeout=TIMEOUT_S)
-
-
-def _arguments(name: str, info: Any, replicas: int) -> bytes:  # noqa: ANN401 - Serve's DeploymentInfo
-    from ray.serve.generated.serve_pb2 import DeploymentArgs  # type: ignore[attr-defined] # generated
-
-    config = info.deployment_config
-    if config.autoscaling_config is None:
-        # As many as there are now, not as many as it was deployed with.
-        config = config.model_copy(update={"num_replicas": replicas})
-    arguments = DeploymentArgs(
-        deployment_name=name,
-        deployment_config=config.to_proto_bytes(),
-        replica_config=info.replica_config.to_proto_bytes(),
-        deployer_job_id=str(info.deployer_job_id),
-        ingress=bool(info.ingress),
+    call = controller.deploy_applications.remote(
+        {application: arguments}, {application: compat_ray.scaling_turned_on()}
     )
-    if info.route_prefix is not None:
-        arguments.route_prefix = info.route_prefix
-    for flag in ("ingress_request_router", "uses_multiplexing"):
-        setattr(arguments, flag, bool(getattr(info, flag, False)))
-    return bytes(arguments.SerializeToString())
+    ray.get(call, timeout=TIMEOUT_S)

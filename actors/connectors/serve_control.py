@@ -20,9 +20,10 @@ import os
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from actors import compat_ray
+from actors.compat_ray import CONTROLLER, SERVE_NAMESPACE
 from actors.connectors.protocol import Refused, Unreachable
 
-CONTROLLER, SERVE_NAMESPACE = "SERVE_CONTROLLER_ACTOR", "serve"
 DASHBOARD_VARIABLE, TOKEN_VARIABLE = "RAY_DASHBOARD_ADDRESS", "RAY_AUTH_TOKEN"
 
 
@@ -84,11 +85,8 @@ class ControllerActor:
 
     async def scale(self, name: str, replicas: int) -> None:
         """Ask for that many replicas."""
-        from ray.serve._private.common import DeploymentID
-
-        await self._call(
-            "update_deployment_replicas", DeploymentID(name=name, app_name=self._application), replicas
-        )
+        deployment = compat_ray.deployment_id(self._application, name)
+        await self._call("update_deployment_replicas", deployment, replicas)
 
     async def _call(self, method: str, *args: object) -> Any:  # noqa: ANN401 - of the method
         from ray.exceptions import RayError
@@ -114,10 +112,9 @@ class ControllerActor:
 
     def _translated(self, error: Exception) -> Exception:
         from ray.exceptions import RayTaskError
-        from ray.serve._private.exceptions import ExternalScalerDisabledError
 
         cause = error.cause if isinstance(error, RayTaskError) else None
-        if isinstance(cause, ExternalScalerDisabledError):
+        if compat_ray.scaling_is_off(cause):
             return ScalingDisabled(f"{self._application}: runs without external_scaler_enabled")
         if isinstance(cause, KeyError):
             return Refused(f"{self._application}: has no deployment {cause.args[0]}")

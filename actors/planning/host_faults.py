@@ -1,4 +1,4 @@
-"""Hosts that are lost or cut off, as the planner sees them; for `status`.
+"""Hosts that are lost or cut off, and parts that died and came back, as the planner sees them; for `status`.
 
 Every PERIOD_S the raylet of each host is asked for a TCP connection, for Ray itself notices a cut only when
 its health checks have failed for long (`RAY_health_check_*`), and names none.
@@ -8,8 +8,18 @@ its health checks have failed for long (`RAY_health_check_*`), and names none.
     back          reachable again, or another Ray runs at its address; shown for BACK_S
 
 `since_s` is the time of the first probe that failed. What ran on the host is what ran there when it was last
-well. `HostFaults` is pure; `HostWatch` asks Ray, beside the event loop and with time limits, as the GCS may
-be away: then that is said instead.
+well.
+
+Parts that died are counted by Ray's table of actors, which it keeps as long as its GCS lives (with Redis
+behind it longer), so that no restart of the planner forgets one:
+
+    named actors         those of the control plane and routers: Ray counts their restarts
+    replicas of Serve    each is an actor of its own: one that crashed stays in the table; by deployment
+
+Actors and replicas that were ended in an orderly way count as none.
+
+`HostFaults` and `restarts` are pure; `HostWatch` asks Ray, beside the event loop and with time limits, as the
+GCS may be away: then the document says so instead.
 """
 
 import asyncio
@@ -21,7 +31,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from actors.planning.restarts import REPLICA, Restarts, restarts
+from actors import compat_ray, names
 from headway.planning.documents import HostFault
 
 logger = logging.getLogger(__name__)
@@ -31,6 +41,19 @@ FAILURES = 2
 BACK_S = 600.0
 ORDERLY = frozenset({1, 3, 4})
 """Ray's reasons of a node's death (`NodeDeathInfo`): expected, drained for preemption, drained as idle."""
+
+
+REPLICA = "SERVE_REPLICA::"
+DIED = frozenset({"WORKER_DIED", "NODE_DIED"})
+"""Ray's reasons of an actor's death (`ActorDiedErrorContext`) that nobody asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restarts:
+    """How often a part came back or a replica of it was lost, and when last (Unix seconds)."""
+
+    count: int
+    at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +130,27 @@ def _back(fault: HostFault, now_s: float) -> HostFault:
     return fault.model_copy(update={"state": "back", "back_s": now_s})
 
 
+def restarts(actors: Iterable[Mapping[str, Any]], application: str) -> Mapping[str, Restarts]:
+    """By part, of the rows of Ray's table of actors; replicas are those of the application."""
+    found: dict[str, Restarts] = {}
+    ours = f"{REPLICA}{application}#"
+    for actor in actors:
+        name, state = actor["Name"], actor["State"]
+        if name in names.ACTORS or name.startswith(names.ROUTER_PREFIX):
+            if state == "ALIVE" and actor["NumRestarts"] > 0:
+                found[name] = Restarts(count=actor["NumRestarts"], at=actor["Timestamp"] / 1e3)
+        elif name.startswith(ours) and state == "DEAD" and _reason(actor["DeathCause"]) in DIED:
+            part, at = name.removeprefix(ours).partition("#")[0], actor["EndTime"] / 1e3
+            before = found.get(part, Restarts(count=0, at=at))
+            found[part] = Restarts(count=before.count + 1, at=max(before.at, at))
+    return found
+
+
+def _reason(cause: Any) -> str:  # noqa: ANN401 - a message of Ray's
+    context = cause.actor_died_error_context
+    return str(context.DESCRIPTOR.fields_by_name["reason"].enum_type.values_by_number[context.reason].name)
+
+
 class HostWatch:
     """Looks after the hosts, and parts of `application` that die, until it is cancelled.
 
@@ -159,9 +203,7 @@ class _Node:
 
 def _looked(application: str) -> tuple[Sequence[_Node], Mapping[str, Restarts]]:
     """All nodes that Ray knows, with their named actors, and restarts; blocks while it asks the GCS."""
-    from ray._private.state import actors
-
-    known = actors()
+    known = compat_ray.actors_table()
     return _nodes(known), restarts(known.values(), application)
 
 
