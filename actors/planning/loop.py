@@ -36,9 +36,9 @@ from actors.planning.context import (
 from actors.planning.log import Changes, PlannerMemory, Progress, load_memory
 from actors.planning.settings import NOBODY, Author
 from actors.planning.status import LoopCounters, status_document
-from actors.planning.tick import Tick, TickTime, apply, recalled, rehearse
+from actors.planning.tick import Tick, TickTime, after, apply, recalled, rehearse
 from actors.store import StoreAway
-from headway.planning import Observation, PlanningError
+from headway.planning import PlanningError
 from headway.planning.budget import fit
 from headway.planning.deciding import PolicyError
 from headway.planning.documents import AdviceDocument, StatusDocument
@@ -68,7 +68,7 @@ WATCH_S, IDLE_S = 0.25, 1.0
 WATCH_TIMEOUT_S = 5.0
 LONGEST_DEADLINE_S = 30.0
 AFTER_FAILURE_S = 1.0
-CALIBRATE_S = 5.0
+AFTER_TICK_S = 5.0
 LOOK_S, LOOK_TIMEOUT_S = 5.0, 1.0
 """Between two looks at the performance model while no tick is due, and how long one may take."""
 
@@ -266,16 +266,9 @@ class PlannerLoop:
         counters.reason = outcome.holding
         if outcome.record.connector.status not in NOT_UNDER_WAY:
             self._follow(outcome.record)
-        await self._calibrate(outcome.observation, time)
-
-    async def _calibrate(self, observation: Observation, time: TickTime) -> None:
-        # It may fail without harm, so the next tick does not wait for it.
         until_next_s = time.due_s + self.state.policy.interval_s - self._context.clock()
-        deadline = Deadline(min(CALIBRATE_S, max(0.0, until_next_s)))
-        try:
-            self.state.calibration = await deadline.within(1.0, self._context.actors.calibrate(observation))
-        except (ActorFailure, TimeoutError) as error:
-            logger.warning("calibration: %s", str(error) or "no answer in time")
+        deadline = Deadline(min(AFTER_TICK_S, max(0.0, until_next_s)))
+        await after(self._context, self.state, outcome, deadline)
 
     def _follow(self, record: DecisionRecord) -> None:
         self._progress.begin(record)

@@ -1,4 +1,4 @@
-"""One tick: synced? → observe → compute → revalidate → record → apply.
+"""One tick: synced? → observe → compute → revalidate → record → apply. `after` follows it.
 
 | what is missing                               | what the tick does                                         |
 |-----------------------------------------------|------------------------------------------------------------|
@@ -18,7 +18,7 @@ apply. Settings or surfaces that changed while the policy was at work make it pl
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import isnan
 from typing import Any
@@ -88,10 +88,15 @@ class DecisionInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickOutcome:
-    """The record of a tick. `holding` is empty, or says why nothing new could be decided."""
+    """The record of a tick and what it was made from; `taken_over` if the decision before was a dry run's.
+
+    `holding` is empty, or says why nothing new could be decided.
+    """
 
     record: DecisionRecord
-    observation: Observation
+    inputs: DecisionInputs
+    policy: PolicyInForce
+    taken_over: bool
     holding: str = ""
 
 
@@ -120,12 +125,16 @@ class Tick:
         record = await self._store(inputs, decision)
         if not record.dry_run:
             record = await apply(self._context, record, decision.targets, self._deadline)
-            await self._compare(policy, inputs, watched=last is not None and last.dry_run)
-        await self._keep_advice()
         holding = ""
         if inputs.measured.health.status not in USABLE or isnan(inputs.observation.requests):
             holding = "; ".join(inputs.notes) or "the request count was not measured"
-        return TickOutcome(record=record, observation=inputs.observation, holding=holding)
+        return TickOutcome(
+            record=record,
+            inputs=inputs,
+            policy=policy,
+            taken_over=last is not None and last.dry_run,
+            holding=holding,
+        )
 
     async def _observe(self, policy: PolicyInForce) -> DecisionInputs:
         interval_s = policy.policy.interval_s
@@ -204,22 +213,6 @@ class Tick:
         shown, point = await self._deadline.within(APPLY_FROM, work)
         return replace(inputs, shown=shown, advice=point)
 
-    async def _compare(self, policy: PolicyInForce, inputs: DecisionInputs, *, watched: bool) -> None:
-        """What the interval would have been like for the fleet that stood there before the planner acted."""
-        advice, config = self._context.advice, self._context.settings.config
-        profile = self._state.policy.profile
-        against = advice.against(config, inputs.observation.pools, watched=watched)
-        if against is None or profile is None or policy.settings.engine is None:
-            return
-        setting = policy.settings, profile, config
-        work = self._context.compute(
-            lambda: advice.compare(inputs.observation, inputs.measured, setting, known=inputs.counted)
-        )
-        try:
-            await self._deadline.within(1.0, work)
-        except TimeoutError:
-            logger.warning("no time was left to compare the interval with the fleet of before")
-
     async def _decide(self, policy: PolicyInForce, inputs: DecisionInputs) -> Decision:
         """Plan, once more if settings have changed meanwhile; the result is within limits and budget."""
         decision = await self._compute(policy, inputs)
@@ -251,12 +244,6 @@ class Tick:
             raise ActorFailure(str(error)) from error
         self._state.memory = memory
         return stored
-
-    async def _keep_advice(self) -> None:
-        try:
-            await self._context.stored(self._context.advice.keep)
-        except StoreAway as error:
-            logger.warning("the advice of this interval is stored later: %s", error)
 
     def _record(self, inputs: DecisionInputs, decision: Decision) -> DecisionRecord:
         """The record of a decision that is about to be applied."""
@@ -321,6 +308,43 @@ async def apply(
         logger.warning("decision %d was carried out, which is not noted: %s", record.id, error)
         noted = None
     return noted or record
+
+
+async def after(
+    context: PlannerContext, state: PlannerState, outcome: TickOutcome, deadline: Deadline
+) -> None:
+    """What an applied tick leaves to do: advice on its interval, and the Interpolator's calibration.
+
+    Each may fail without harm: it is logged, and the next tick goes on without.
+    """
+    steps: list[tuple[str, Callable[[], Awaitable[None]]]] = [
+        ("advice is stored later", lambda: context.stored(context.advice.keep)),
+        ("calibration", lambda: _calibrated(context, state, outcome)),
+    ]
+    if not outcome.record.dry_run:
+        compare = "no comparison with the fleet of before", lambda: _compared(context, state, outcome)
+        steps.insert(0, compare)
+    for what, step in steps:
+        try:
+            await deadline.within(1.0, step())
+        except (ActorFailure, StoreAway, TimeoutError) as error:
+            logger.warning("%s: %s", what, str(error) or "no answer in time")
+
+
+async def _calibrated(context: PlannerContext, state: PlannerState, outcome: TickOutcome) -> None:
+    state.calibration = await context.actors.calibrate(outcome.inputs.observation)
+
+
+async def _compared(context: PlannerContext, state: PlannerState, outcome: TickOutcome) -> None:
+    """The interval as it would have been for the fleet that stood there before the planner acted."""
+    inputs, policy = outcome.inputs, outcome.policy
+    advice, config, profile = context.advice, context.settings.config, state.policy.profile
+    against = advice.against(config, inputs.observation.pools, watched=outcome.taken_over)
+    if against is not None and profile is not None and policy.settings.engine is not None:
+        setting = policy.settings, profile, config
+        await context.compute(
+            lambda: advice.compare(inputs.observation, inputs.measured, setting, known=inputs.counted)
+        )
 
 
 async def rehearse(context: PlannerContext, state: PlannerState) -> None:
