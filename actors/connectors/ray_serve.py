@@ -34,6 +34,7 @@ from actors.connectors.serve_control import (
     ScalingDisabled,
     ServeControl,
     ServedDeployment,
+    enable_external_scaling,
     make_controls,
     model_said,
 )
@@ -59,8 +60,6 @@ AskModel = Callable[[str, str], Awaitable[str | None]]
 
 async def allow_scaling(application: str) -> None:
     """Have Serve accept replica counts for a running application, without restarting it."""
-    from actors.connectors.external_scaling import enable_external_scaling
-
     await asyncio.to_thread(enable_external_scaling, application)
 
 

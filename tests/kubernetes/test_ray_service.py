@@ -19,7 +19,7 @@ PLURAL = "rayservices"
 TARGETS = {Role.PREFILL: 4, Role.DECODE: 5}
 
 
-def test_numbers_change_inside_the_config_and_nothing_else_does(api: ApiServer, connect: MakeConnector) -> None:
+def test_numbers_change_inside_the_config_and_nothing_else(api: ApiServer, connect: MakeConnector) -> None:
     api.put(ray_service(), PLURAL)
     before = api.only["metadata"]["resourceVersion"]
 
