@@ -274,3 +274,13 @@ def test_arrivals_that_follow_from_requests_in_flight_have_their_steps_too():
     assert [(at_s - BEGINS_S, gain) for at_s, gain in counted.steps if gain] == [(15.0, 100.0)]
     assert (counted.input_tokens.bounds, counted.input_tokens.counts) == ((100.0,), (100.0, 0.0))
     assert counted.input_tokens.mean == 70.0
+
+
+def test_a_counter_that_is_first_seen_with_a_past_is_a_doubt_where_nothing_names_its_engine():
+    counters = Counters()
+    counters.begin({ARRIVALS: {"count": 0.0}}, 0.0)
+    counters.add({ARRIVALS: {"count": 25.0}}, SCRAPE_S)
+    late = ARRIVALS._replace(name="another")
+    gained, doubts = counters.add({ARRIVALS: {"count": 50.0}, late: {"count": 9_000.0}}, 2 * SCRAPE_S)
+    assert 'another{model="tiny"} is first seen with 9000' in doubts[Quantity.REQUESTS]
+    assert summed(gained)["requests", "count"] == 25.0

@@ -160,20 +160,6 @@ async def test_the_engines_add_up():
         assert await collector.engines() == {"mixed": 3}
 
 
-async def test_an_engine_that_began_anew_is_counted_on_and_what_it_lost_is_not_taken_back():
-    async with fleet() as (engines, collector, clock):
-        for engine in engines:
-            engine.serve(50)
-            engine.running = 8
-        assert (await interval(collector, clock)).requests == 3 * 58.0
-        engines[0].began_anew()
-        for engine in engines:
-            engine.serve(10)
-        engines[0].running = 2
-        found = await interval(collector, clock)
-        assert (found.requests, found.health.status) == (10 + 2 + 20.0, HealthStatus.OK)
-
-
 async def test_an_engine_that_is_gone_is_unknown_at_first_and_then_no_loss_of_demand():
     async with fleet() as (engines, collector, clock):
         for engine in engines:
@@ -270,36 +256,6 @@ async def test_another_model_is_no_model():
         assert (await interval(collector, clock)).health.status is HealthStatus.STARTING
 
 
-async def test_a_new_engine_counts_from_its_start_and_one_with_a_past_from_now():
-    new, old = Engine(), Engine()
-    async with fleet(mixed=[Engine(), new, old]) as (engines, collector, clock):
-        await new.stop()
-        await old.stop()
-    old.serve(50_000)
-    old.running = 100
-    store = MemoryStore()
-    for engine in (engines[0], new, old):
-        await engine.stop()
-    await engines[0].start()
-    collector = collector_of({"mixed": [engines[0], new, old]}, store, clock)
-    try:
-        await collector.collect(INTERVAL_S)
-        engines[0].serve(100)
-        assert (await interval(collector, clock)).requests == 100.0
-        await new.start()
-        await old.start()
-        new.serve(15)
-        new.running = 3
-        found = await interval(collector, clock)
-        assert (found.requests, found.health.status) == (18.0, HealthStatus.OK)
-        old.serve(7)
-        assert (await interval(collector, clock)).requests == 7.0
-    finally:
-        await collector.close()
-        for engine in (engines[0], new, old):
-            await engine.stop()
-
-
 async def test_prefill_and_decode_engines_count_a_request_once():
     prefill, decode = [Engine(), Engine()], [Engine()]
     async with fleet(prefill=prefill, decode=decode) as (_, collector, clock):
@@ -314,17 +270,6 @@ async def test_prefill_and_decode_engines_count_a_request_once():
         assert (found.ttft_s.count, found.itl_s.count) == (40.0, 36.0 * 19)
         assert found.load[Role.PREFILL].waiting == 4.0
         assert found.load[Role.DECODE].running == 4.0
-
-
-async def test_an_interval_over_a_restart_of_the_collector():
-    store = MemoryStore()
-    async with fleet(store=store) as (engines, _, clock):
-        engines[0].serve(5)
-        again = collector_of({"mixed": engines}, store, clock)
-        clock.now_s += INTERVAL_S
-        found = await again.collect(INTERVAL_S)
-        assert (found.requests, found.health.status) == (5.0, HealthStatus.OK)
-        await again.close()
 
 
 async def test_every_address_of_a_name_is_an_engine_and_a_failing_look_up_changes_nothing():

@@ -132,29 +132,6 @@ async def test_credentials_in_an_address_are_not_shown():
             assert "127.0.0.1" in told
 
 
-async def test_intervals_of_a_gateway(exporter):
-    clock = Clock()
-    async with collecting("gateway", exporter.url, clock=clock) as collector:
-        assert await collector.ready() == (True, "")
-        assert (await collector.collect(10.0)).health.status is HealthStatus.STARTING
-        for count in (3, 0, 5):
-            clock.now_s += 10.0
-            exporter.serve([0.1] * count)
-            found = await collector.collect(10.0)
-            assert (found.requests, found.health.status) == (float(count), HealthStatus.OK)
-
-
-async def test_an_interval_over_a_restart_of_the_actor(exporter):
-    clock, store = Clock(), MemoryStore()
-    async with collecting("gateway", exporter.url, store, clock) as collector:
-        await collector.collect(10.0)
-    exporter.serve([0.1] * 6)
-    clock.now_s += 10.0
-    async with collecting("gateway", exporter.url, store, clock) as collector:
-        found = await collector.collect(10.0)
-        assert (found.requests, found.health.status) == (6.0, HealthStatus.OK)
-
-
 async def test_what_was_stored_by_something_else_is_ignored(exporter):
     store = MemoryStore()
     store.put("collector/state", b"rubbish")

@@ -225,41 +225,6 @@ async def test_a_restart_inside_the_interval_loses_nothing_that_was_read(measure
 
 
 @history()
-def gone_back(past):
-    past.process.serve([0.1] * 20)
-    arrivals = past.process.arrivals.labels(past.name)
-    arrivals.inc(12_066)
-    past.read(0.0)
-    for at_s, value in ((5.0, 11_786), (10.0, 12_386)):
-        arrivals.reset()
-        arrivals.inc(value)
-        past.read(at_s)
-
-
-async def test_a_counter_that_goes_back_and_returns_is_no_demand_at_all(measure):
-    """12,086 of one interval's 12,386 requests were those of a counter that went back by 300."""
-    found = await measure(gone_back, 0.0, 10.0)
-    assert isnan(found.requests)
-    assert found.health.status is HealthStatus.PARTIAL
-    assert "headway_request_arrivals_total" in found.health.detail
-    assert "(since " in found.health.detail
-
-
-@history()
-def standing_still(past):
-    past.process.serve([0.1] * 20)
-    past.process.load("decode", "a", running=4.0, waiting=0.0, kv_usage=0.1)
-    past.read(0.0)
-    past.read(10.0)
-
-
-async def test_standing_still_while_replicas_run_requests_is_no_zero_traffic(measure):
-    found = await measure(standing_still, 0.0, 10.0)
-    assert isnan(found.requests)
-    assert "every counter stands still while replicas run" in found.health.detail
-
-
-@history()
 def missing(past):
     past.read(0.0)
     past.process.arrive(100.0)
