@@ -66,6 +66,15 @@ def pop_sequence(keys: NDArray[Any], sequences: NDArray[Any], size: int) -> int:
 
 
 @compiled
+def admits(batch: int, most: int, reserved_tokens: float, capacity_tokens: float) -> bool:
+    """True if one more sequence may join a batch of `batch`: by the batch limit `most`, and by KV.
+
+    `reserved_tokens` are those of the batch with what the newcomer will hold in the end.
+    """
+    return batch < most and reserved_tokens <= capacity_tokens
+
+
+@compiled
 def _last_at_or_below(axis: NDArray[np.float64], value: float) -> int:
     """Index of the last entry <= value, -1 if none."""
     low, high = 0, len(axis)

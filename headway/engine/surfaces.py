@@ -68,6 +68,15 @@ def work_until_s(work: WorkCurve, tokens: float) -> float:
 
 
 @compiled_in_place
+def chunk_work_s(work: WorkCurve, done: float, tokens: float) -> float:
+    """Seconds that `tokens` of a prompt add to an iteration when `done` of its tokens have been computed.
+
+    A prompt takes what one of its uncached tokens alone would: cached ones count on neither side.
+    """
+    return float(work_until_s(work, done + tokens) - work_until_s(work, done))
+
+
+@compiled_in_place
 def work_of(work: WorkCurve, tokens: float) -> float:
     """Seconds that computing `tokens` prompt tokens adds to iterations, W(tokens) − W(0)."""
     return float(work_until_s(work, tokens) - work.seconds[0])

@@ -257,7 +257,7 @@ class AlternativeFigures(Document):
 
 
 class AlternativesFigures(Document):
-    """`headway.planning.alternatives`: the best simpler fleets for the last `intervals` intervals."""
+    """`planning.hindsight.alternatives`: the best simpler fleets for the last `intervals` intervals."""
 
     intervals: int
     requests: int

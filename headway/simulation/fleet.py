@@ -16,12 +16,11 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.engine.kernel import layout
+from headway.engine.kernel import layout, lifecycle
 from headway.engine.kernel.layout import KernelState
 from headway.engine.kernel.state import grow_replicas, handle_of, make_room
 from headway.engine.replica_speeds import ReplicaSpeeds
 from headway.planning.types import PoolLimits, PoolState, Role
-from headway.simulation import lifecycle
 from headway.simulation.scenario import GpuCapacity
 
 CODES = {Role.PREFILL: layout.PREFILL, Role.DECODE: layout.DECODE, Role.MIXED: layout.MIXED}

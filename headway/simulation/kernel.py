@@ -2,20 +2,29 @@
 
 Here are the dispatch of events and the built-in routings, with the parking of requests while no replica of a
 pool is ready. Python decides how many replicas there are (`fleet`). A router is asked at each arrival and
-told by notices, at the time of the event; its answers are orders, obeyed first when the kernel goes on (see
-`attempts`).
+told by notices, at the time of the event; its answers are orders, obeyed first when the kernel goes on
+(`engine.kernel.attempts`).
 """
 
 import numpy as np
 
 from headway.engine.kernel import layout
+from headway.engine.kernel.attempts import deliver, obey
 from headway.engine.kernel.events import drop_first, kind_of, push
 from headway.engine.kernel.layout import NONE, Exit, KernelState, Routing
+from headway.engine.kernel.lifecycle import become_ready, crash
 from headway.engine.kernel.records import end_request
-from headway.engine.kernel.replica import boundary, enqueue
+from headway.engine.kernel.replica import boundary
+from headway.engine.kernel.serving import (
+    assign,
+    lacks_space,
+    least_loaded,
+    load_of,
+    park,
+    role_for,
+    take_arrival,
+)
 from headway.routing import least_load
-from headway.simulation.attempts import deliver, obey
-from headway.simulation.lifecycle import become_ready, crash
 from interp.jit import compiled
 
 
@@ -29,13 +38,6 @@ def _random_below(state: KernelState, bound: int) -> int:
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed ^= mixed >> np.uint64(31)
     return int((mixed >> np.uint64(33)) % np.uint64(bound))
-
-
-@compiled
-def load_of(state: KernelState, replica: int) -> int:
-    """The load that least-load compares: outstanding prompt tokens for prefill, requests otherwise."""
-    unit = state.replicas[replica]
-    return unit.prompt_tokens if unit.role == layout.PREFILL else unit.running + unit.waiting
 
 
 felt_load = compiled(least_load.felt_load)
@@ -68,45 +70,7 @@ def choose(state: KernelState, role: int, request: int) -> int:
         return state.ready[role, clock.turn[role] % count]
     if clock.uneven[role] > 0:
         return _least_felt(state, role, request)
-    best, least = NONE, 0
-    for place in range(count):
-        load = load_of(state, state.ready[role, place])
-        if best == NONE or load < least:
-            best, least = state.ready[role, place], load
-    return best
-
-
-@compiled
-def role_for(state: KernelState, request: int) -> int:
-    """The pool in which the request continues."""
-    if state.settings[0].disaggregated == 0:
-        return layout.MIXED
-    return layout.PREFILL if state.requests[request].prefill_finished_s < 0.0 else layout.DECODE
-
-
-@compiled
-def park(state: KernelState, request: int, role: int) -> None:
-    """No replica of the role is ready: wait for one."""
-    clock = state.clock[0]
-    state.requests[request].next = NONE
-    if clock.parked_head[role] == NONE:
-        clock.parked_head[role] = request
-    else:
-        state.requests[clock.parked_tail[role]].next = request
-    clock.parked_tail[role] = request
-    clock.parked[role] += 1
-
-
-@compiled
-def assign(state: KernelState, request: int, replica: int) -> None:
-    """Give the request to a replica."""
-    unit, asked = state.replicas[replica], state.requests[request]
-    if unit.role != layout.DECODE:
-        asked.prefill_replica = replica
-        unit.prompt_tokens += asked.input_tokens
-    if unit.role != layout.PREFILL:
-        asked.decode_replica = replica
-    enqueue(state, replica, request)
+    return least_loaded(state, role)
 
 
 @compiled
@@ -135,29 +99,9 @@ COMPILED_FROM = (
 
 @compiled
 def _admit(state: KernelState) -> bool:
-    """Take the next arrival of the trace."""
-    clock, columns = state.clock[0], state.arrivals
-    row = clock.next_arrival
-    clock.next_arrival += 1
-    request = clock.free_request
+    """Take the next arrival of the trace; False where a router is to place it."""
+    clock, request = state.clock[0], take_arrival(state)
     asked = state.requests[request]
-    clock.free_request = asked.next
-    clock.free_requests -= 1
-    clock.active += 1
-    asked.number = clock.numbered
-    clock.numbered += 1
-    asked.arrival_s = columns.arrival_s[row]
-    asked.input_tokens, asked.output_tokens = columns.input_tokens[row], columns.output_tokens[row]
-    asked.block_start, asked.block_count = columns.block_start[row], columns.block_count[row]
-    asked.copy, asked.slo_class = columns.copy[row], columns.slo_class[row]
-    asked.prefill_started_s = asked.prefill_finished_s = asked.first_token_s = asked.decode_ready_s = (
-        asked.decode_started_s
-    ) = -1.0
-    asked.cached_tokens = asked.prefilled_tokens = asked.external_tokens = 0
-    asked.prefill_replica = asked.decode_replica = NONE
-    asked.retries = asked.reserved = asked.abandoned = 0
-    state.window[0].arrivals += 1
-    state.window[0].input_tokens += asked.input_tokens
     if asked.input_tokens + asked.output_tokens > state.settings[0].kv_capacity_tokens:
         end_request(state, request, layout.FAILED)
         return True
@@ -198,26 +142,10 @@ def _handle(state: KernelState) -> int:
 
 
 @compiled
-def _lacks_space(state: KernelState) -> bool:
-    clock = state.clock[0]
-    return (
-        clock.free_requests == 0
-        or clock.events + clock.active + layout.SPARE_EVENTS > len(state.events)
-        or clock.finished + clock.active + layout.SPARE_EVENTS > len(state.finished)
-        or clock.transitions + layout.SPARE_EVENTS > len(state.transitions)
-        or (
-            state.settings[0].routing == Routing.ROUTER
-            and clock.notices + layout.NOTICES_OF_A_REQUEST * clock.active + layout.SPARE_EVENTS
-            > len(state.notices)
-        )
-    )
-
-
-@compiled
 def _standstill(state: KernelState) -> int:
     """Why Python must act before anything else happens; Exit.REACHED if it need not."""
     clock = state.clock[0]
-    if _lacks_space(state):
+    if lacks_space(state):
         return Exit.NEED_SPACE
     if clock.obeyed < clock.orders:
         return Exit.REACHED

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.engine.kernel import layout
+from headway.engine.kernel import layout, lifecycle
 from headway.engine.kernel.layout import ArrivalColumns, Exit, Routing
 from headway.engine.kernel.records import quantile
 from headway.engine.kernel.state import make_space, make_state
@@ -24,7 +24,7 @@ from headway.planning.deciding import call, decide
 from headway.planning.forecasting import Forecaster, with_forecast
 from headway.planning.types import NAN, Decision, Observation, Policy
 from headway.routing.offload import OffloadTrace
-from headway.simulation import kernel, lifecycle
+from headway.simulation import kernel
 from headway.simulation.engine_reports import EngineReports
 from headway.simulation.fleet import Fleet
 from headway.simulation.observing import REPORT_S, PerformanceLearner, TrafficLog, Utilisation
@@ -257,6 +257,7 @@ class SimulationRun:
             return
         whole = [chunk.input_tokens, chunk.output_tokens, chunk.block_start, chunk.block_count, chunk.copy]
         whole.append(self.mix.draw(int(clock["numbered"]) + np.arange(len(chunk))))
+        whole.append(np.zeros(len(chunk)))
         columns = ArrivalColumns(
             np.array(chunk.arrival_s, np.float64), *(np.array(c, np.int64) for c in whole)
         )

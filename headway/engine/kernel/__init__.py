@@ -9,6 +9,9 @@ The one law of batching, chunked prefill, KV and iteration times of everything t
     batch     a replica's queue and decode batch
     prefill   its prompt work: chunks, prefix cache, transfers
     replica   the boundary of an iteration: retire, admit, start the next
+    attempts  one request's attempts under a router
+    lifecycle replicas come and go
+    serving   requests come, each to the replica of the least load
 
 Needs a compiler, so nothing that a live replica imports may import it; its rules are those of `engine.live`.
 """

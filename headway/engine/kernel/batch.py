@@ -1,6 +1,7 @@
 """A replica's decode batch and queue: which requests are in, how far they are, which may join."""
 
 from headway.engine.decode_batch import (
+    admits,
     duration_s,
     find_cell,
     iterations_in_cell,
@@ -81,10 +82,8 @@ def need_tokens(state: KernelState, replica: int, request: int) -> int:
 def fits(state: KernelState, replica: int, request: int, joining: int) -> bool:
     """True if the request can be admitted while `joining` others are about to be: batch limit and KV."""
     unit, rules = state.replicas[replica], state.settings[0]
-    need = need_tokens(state, replica, request)
-    return (
-        unit.running + joining < rules.max_batch and unit.reserved_tokens + need <= rules.kv_capacity_tokens
-    )
+    reserved_tokens = unit.reserved_tokens + need_tokens(state, replica, request)
+    return admits(unit.running + joining, rules.max_batch, reserved_tokens, rules.kv_capacity_tokens)
 
 
 @compiled

@@ -146,7 +146,10 @@ SETTINGS = _record(
 
 
 class ArrivalColumns(NamedTuple):
-    """The next requests of the trace, in order; columns of equal length."""
+    """The next requests of the trace, in order; columns of equal length.
+
+    `cached_tokens` of prompts are known to be cached where no prefix cache is modelled, fewer than the input.
+    """
 
     arrival_s: NDArray[np.float64]
     input_tokens: NDArray[np.int64]
@@ -155,6 +158,7 @@ class ArrivalColumns(NamedTuple):
     block_count: NDArray[np.int64]
     copy: NDArray[np.int64]
     slo_class: NDArray[np.int64]
+    cached_tokens: NDArray[np.int64]
 
 
 class Prefix(NamedTuple):

@@ -14,7 +14,7 @@ from headway.engine.kernel.events import push
 from headway.engine.kernel.layout import NONE, KernelState
 from headway.engine.kernel.records import count_first_token, end_request, free_slot, notify
 from headway.engine.rules import kv_transfer_s
-from headway.engine.surfaces import work_until_s
+from headway.engine.surfaces import chunk_work_s
 from interp.jit import compiled
 from interp.kernels import ttft_at
 
@@ -112,16 +112,19 @@ def clear_cache(state: KernelState, replica: int) -> None:
 
 @compiled
 def cached_tokens(state: KernelState, replica: int, request: int) -> int:
-    """Leading prompt tokens of `request` that `replica` need not compute; at least one token is computed."""
+    """Leading prompt tokens of `request` that `replica` need not compute; at least one token is computed.
+
+    Without a prefix cache these are what is known of the request.
+    """
     asked, caches = state.requests[request], state.prefix
-    hits = 0
-    if state.settings[0].cache_capacity_blocks > 0:
-        salt = asked.copy << COPY_SHIFT
-        for i in range(asked.block_count):
-            key = caches.blocks[asked.block_start + i] + salt
-            if caches.lookup[replica, _find(state, replica, key)] == NONE:
-                break
-            hits += 1
+    if state.settings[0].cache_capacity_blocks == 0:
+        return asked.cached_tokens
+    hits, salt = 0, asked.copy << COPY_SHIFT
+    for i in range(asked.block_count):
+        key = caches.blocks[asked.block_start + i] + salt
+        if caches.lookup[replica, _find(state, replica, key)] == NONE:
+            break
+        hits += 1
     return min(hits * state.settings[0].block_tokens, asked.input_tokens - 1)
 
 
@@ -180,8 +183,7 @@ def plan_chunk(state: KernelState, replica: int) -> float:
             asked.cached_tokens = cached_tokens(state, replica, request)
         left = asked.input_tokens - asked.cached_tokens - asked.prefilled_tokens
         tokens = min(left, budget)
-        done = asked.prefilled_tokens
-        added_s += work_until_s(state.work, done + tokens) - work_until_s(state.work, done)
+        added_s += chunk_work_s(state.work, asked.prefilled_tokens, tokens)
         unit.chunk_requests += 1
         unit.chunk_last_tokens = tokens
         budget -= tokens

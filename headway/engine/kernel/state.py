@@ -52,7 +52,7 @@ ORDERS, NOTICES = 1024, 4096
 def empty_arrivals() -> ArrivalColumns:
     """No requests."""
     whole = np.zeros(0, np.int64)
-    return ArrivalColumns(np.zeros(0), whole, whole, whole, whole, whole, whole)
+    return ArrivalColumns(np.zeros(0), *(whole,) * 7)
 
 
 def make_state(profile: Profile, settings: NDArray[Any], blocks: NDArray[np.int64], seed: int) -> KernelState:

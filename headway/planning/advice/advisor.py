@@ -20,8 +20,7 @@ import numpy as np
 
 from headway.planning.advice.fleet import PlannedFleet, PlannedPool, SeenStarts, StartUp
 from headway.planning.advice.ledger import Row
-from headway.planning.advice.pools import NOTHING
-from headway.planning.advice.replay import FleetReplay, Served
+from headway.planning.advice.replay import NOTHING, FleetReplay, Served
 from headway.planning.advice.summary import CALM
 from headway.planning.hindsight.learning import computing, imputed, synthetic_traffic
 from headway.planning.hindsight.state import OutputSample

@@ -1,9 +1,13 @@
 """A fleet replayed without a break: its requests as they come, its replicas as they come and go.
 
 Where the policy's replays ask what a constant fleet would have lost of one interval, this one goes on from
-interval to interval, with what is queued and under way. A request takes its prompt, the transfer of its KV
-and its decoding in turn, and is judged once, when it ends: by the time of its first token and by its TPOT,
-against its own SLO or the deployment's. Requests that no KV cache holds are refused: missed.
+interval to interval, with what is queued and under way. It is the kernel's own engines (`engine.kernel`):
+each request goes to the replica of the least load, takes its prompt, the transfer of its KV and its decoding
+in turn, and is judged once, when it ends: by the time of its first token and by its TPOT, against its own SLO
+or the deployment's. Requests that no KV cache holds are refused: missed.
+
+A replica that is released takes no new request and is gone when its last one has ended; the emptiest goes
+first. Requests that come while a pool has no replica wait for the next one.
 
 More than MOST_UNDER_WAY requests are never kept: what comes beyond is refused, too, as by a gateway whose
 queue is full.
@@ -13,15 +17,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from headway.planning.advice.pools import NOTHING, BatchPool, Passed, PromptPool
-from headway.planning.replay.engine import TOLERANCE, ReplayEngine, fits, targets, transfer_s
+from headway.engine.kernel import layout
+from headway.engine.kernel.layout import NONE, ArrivalColumns, Exit, KernelState, Routing
+from headway.engine.kernel.lifecycle import start_replica, stop_replica
+from headway.engine.kernel.serving import serve_until
+from headway.engine.kernel.state import grow_replicas, handle_of, make_room, make_space, make_state
+from headway.engine.surfaces import engine_surfaces
+from headway.planning.replay.engine import TOLERANCE, ReplayEngine, fits, targets
 from headway.planning.replay.requests import Requests
 from headway.planning.types import NAN, FloatArray, PoolState, Role
 
 MOST_UNDER_WAY = 50_000
 
+NOTHING = Requests(np.zeros(0), np.zeros(0), np.zeros(0))
+
 Counts = Mapping[Role, int]
+
+CODES = {Role.PREFILL: layout.PREFILL, Role.DECODE: layout.DECODE, Role.MIXED: layout.MIXED}
+ROLES = {code: role for role, code in CODES.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,89 +62,209 @@ class FleetReplay:
     def __init__(self, engine: ReplayEngine, counts: Counts, now_s: float) -> None:
         self.now_s = now_s
         self._engine = engine
-        self._pools = {role: _pool(role, engine, now_s) for role in counts}
-        self._moving = Passed(NOTHING, np.zeros(0), np.zeros(0))
-        self._under_way = 0
-        self._resize(counts, now_s)
+        self._roles = tuple(counts)
+        self._arrays = make_state(engine.profile, _rules(engine, self._roles), np.zeros(0, np.int64), 0)
+        self._handle = handle_of(self._arrays)
+        self._arrays.clock["now_s"] = now_s
+        self._serial = 0
+        self._draining = dict.fromkeys(self._roles, 0)
+        self._drained_s = dict.fromkeys(self._roles, 0.0)
+        self._promised = _Promised()
+        self._resize(counts)
 
     def use(self, engine: ReplayEngine) -> None:
         """Go on with this engine, as after a correction of its surfaces."""
-        if engine is not self._engine:
-            self._engine = engine
-            for pool in self._pools.values():
-                pool.use(engine)
+        if engine is self._engine:
+            return
+        self._engine = engine
+        surfaces, prefill = engine_surfaces(engine.profile), engine.profile.prefill.table
+        self._arrays.settings["kv_capacity_tokens"] = int(engine.kv_capacity_tokens)
+        self._set(
+            self._arrays._replace(
+                work=surfaces.work,
+                itl=surfaces.itl,
+                prefill_tokens=np.array(prefill.isl_tokens, np.float64),
+                prefill_s=np.array(prefill.ttft_s, np.float64),
+            )
+        )
 
     def run(self, arrived: Requests, until_s: float, changes: Sequence[tuple[float, Counts]] = ()) -> Served:
         """Serve what arrived since the last call; at each of `changes` other counts serve from then on."""
         kept = fits(self._engine, arrived)
-        kept &= np.cumsum(kept) <= MOST_UNDER_WAY - self._under_way
+        kept &= np.cumsum(kept) <= MOST_UNDER_WAY - int(self._arrays.clock[0]["active"])
         arrived, refused = arrived.where(kept), int(np.count_nonzero(~kept))
-        self._under_way += len(arrived.arrival_s)
-        ended: list[Passed] = []
+        self._offer(arrived)
+        ended: list[NDArray[np.void]] = []
         for at_s, counts in [*changes, (until_s, None)]:
             if at_s > self.now_s:
-                own = int(np.searchsorted(arrived.arrival_s, at_s, side="right"))
-                ended.append(self._advance(arrived.where(slice(own)), at_s))
-                arrived = arrived.where(slice(own, None))
+                ended += self._serve(at_s)
             if counts is not None:
-                self._resize(counts, max(at_s, self.now_s))
-        return self._judged(ended, refused)
+                ended += self._resize(counts)
+        return self._judged(np.concatenate(ended) if ended else self._arrays.finished[:0], refused)
 
     def pools(self, desired: Counts, starting: Counts) -> Mapping[Role, PoolState]:
         """The pools as a planner sees them."""
-        return {role: pool.state(desired[role], starting[role]) for role, pool in self._pools.items()}
+        return {role: self._pool(role, desired[role], starting[role]) for role in self._roles}
 
-    def _resize(self, counts: Counts, now_s: float) -> None:
-        for role, pool in self._pools.items():
-            pool.resize(counts[role], now_s)
+    def _set(self, arrays: KernelState) -> None:
+        if arrays is not self._arrays:
+            self._arrays, self._handle = arrays, handle_of(arrays)
 
-    def _advance(self, arrived: Requests, until_s: float) -> Passed:
-        self.now_s = until_s
-        if Role.MIXED in self._pools:
-            pool = self._pools[Role.MIXED]
-            pool.offer(arrived, arrived.arrival_s)
-            return pool.run(until_s)
-        prompts, decode = self._pools[Role.PREFILL], self._pools[Role.DECODE]
-        prompts.offer(arrived, arrived.arrival_s)
-        done = prompts.run(until_s)
-        ready_s = np.append(self._moving.first_s, done.first_s + transfer_s(self._engine, done.requests))
-        moving = self._moving.requests.followed_by(done.requests)
-        order = np.argsort(ready_s, kind="stable")
-        there = order[: int(np.searchsorted(ready_s[order], until_s, side="right"))]
-        later = order[len(there) :]
-        self._moving = Passed(moving.where(later), ready_s[later], ready_s[later])
-        decode.offer(moving.where(there), ready_s[there])
-        return decode.run(until_s)
+    def _offer(self, arrived: Requests) -> None:
+        """Let requests come. Their cached tokens are those that so many replicas as now serve would find."""
+        computing = Role.MIXED if Role.MIXED in self._roles else Role.PREFILL
+        found = arrived.on(max(1, len(self._serving(computing))))
+        count = len(arrived.arrival_s)
+        inputs = np.rint(arrived.input_tokens).astype(np.int64)
+        cached = np.zeros(count) if found.cached_tokens is None else found.cached_tokens
+        unused = np.zeros(count, np.int64)
+        columns = ArrivalColumns(
+            arrival_s=np.array(arrived.arrival_s),
+            input_tokens=inputs,
+            output_tokens=np.maximum(1, np.rint(arrived.output_tokens)).astype(np.int64),
+            block_start=unused,
+            block_count=unused,
+            copy=unused,
+            slo_class=unused,
+            cached_tokens=np.minimum(np.rint(cached).astype(np.int64), inputs - 1),
+        )
+        clock = self._arrays.clock[0]
+        clock["next_arrival"], clock["arrivals"] = 0, count
+        own = (arrived.ttft_s, arrived.itl_s)
+        self._promised.add(*(np.full(count, NAN) if each is None else each for each in own))
+        self._set(self._arrays._replace(arrivals=columns))
 
-    def _judged(self, parts: Sequence[Passed], refused: int) -> Served:
-        requests = NOTHING
-        for part in parts:
-            requests = requests.followed_by(part.requests)
-        first_s = np.concatenate([np.zeros(0), *(part.first_s for part in parts)])
-        finish_s = np.concatenate([np.zeros(0), *(part.finish_s for part in parts)])
-        promised, count = targets(self._engine, requests), len(first_s)
-        self._under_way -= count
-        gaps = np.rint(requests.output_tokens) - 1.0
-        ttft_s = first_s - requests.arrival_s
-        itl_s = (finish_s - first_s) / np.maximum(gaps, 1.0)
+    def _serve(self, until_s: float) -> list[NDArray[np.void]]:
+        """Let everything happen by then; the records of requests that ended, in parts."""
+        ended = []
+        while True:
+            code = Exit(serve_until(self._handle, until_s))
+            self._take_transitions()
+            clock = self._arrays.clock[0]
+            ended.append(self._arrays.finished[: clock["finished"]].copy())
+            clock["finished"] = 0
+            if code is Exit.REACHED:
+                break
+            self._set(make_space(self._arrays))
+        self._let_drain(until_s)
+        return ended
+
+    def _let_drain(self, now_s: float) -> None:
+        """Count the replica-seconds of what drains, up to a time."""
+        for role in self._roles:
+            self._drained_s[role] += self._draining[role] * (now_s - self.now_s)
+        self.now_s = now_s
+
+    def _take_transitions(self) -> None:
+        clock = self._arrays.clock[0]
+        for entry in self._arrays.transitions[: clock["transitions"]]:
+            change = {layout.DRAINING: 1, layout.GONE: -1}.get(int(entry["state"]), 0)
+            self._let_drain(max(self.now_s, float(entry["time_s"])))
+            self._draining[ROLES[int(entry["role"])]] += change
+        clock["transitions"] = clock["retired"] = 0
+
+    def _serving(self, role: Role) -> NDArray[np.int64]:
+        units = self._arrays.replicas
+        return np.flatnonzero((units["role"] == CODES[role]) & (units["state"] == layout.SERVING))
+
+    def _resize(self, counts: Counts) -> list[NDArray[np.void]]:
+        """Start and stop replicas; the records of requests that end by it, in parts."""
+        for role in self._roles:
+            serving = self._serving(role)
+            if counts[role] > len(serving):
+                self._start(role, counts[role] - len(serving))
+            self._set(make_room(self._arrays, len(serving)))
+            units = self._arrays.replicas[serving]
+            emptiest = np.argsort(units["running"] + units["waiting"], kind="stable")
+            for replica in serving[emptiest][: max(0, len(serving) - counts[role])].tolist():
+                stop_replica(self._handle, replica)
+        # What starts is ready at once, with what waited for it.
+        return self._serve(self.now_s)
+
+    def _start(self, role: Role, count: int) -> None:
+        free = np.flatnonzero(self._arrays.replicas["state"] == layout.GONE)
+        if len(free) < count:
+            self._set(grow_replicas(self._arrays, 2 * (len(self._arrays.replicas) + count)))
+            free = np.flatnonzero(self._arrays.replicas["state"] == layout.GONE)
+        self._set(make_room(self._arrays, count + int(self._arrays.clock[0]["parked"].sum())))
+        for replica in free[:count].tolist():
+            unit = self._arrays.replicas[replica]
+            unit["role"], unit["serial"] = CODES[role], self._serial
+            self._serial += 1
+            start_replica(self._handle, replica, self.now_s)
+
+    def _pool(self, role: Role, desired: int, starting: int) -> PoolState:
+        units = self._arrays.replicas[self._serving(role)]
+        in_prefill = int(units["chunk_requests"][units["phase"] == layout.PREFILLING].sum())
+        parked = int(self._arrays.clock[0]["parked"][CODES[role]])
+        capacity = self._engine.kv_capacity_tokens * max(1, len(units))
+        return PoolState(
+            desired=desired,
+            starting=starting,
+            ready=len(units),
+            draining=self._draining[role],
+            running=float(units["running"].sum() + in_prefill),
+            waiting=float(units["waiting"].sum() - in_prefill + parked),
+            kv_usage=float(units["kv_tokens"].sum()) / capacity,
+        )
+
+    def _judged(self, ended: NDArray[np.void], refused: int) -> Served:
+        own_ttft_s, own_itl_s = self._promised.of(ended["number"])
+        promised = targets(self._engine, NOTHING._replace(ttft_s=own_ttft_s, itl_s=own_itl_s))
+        gaps = ended["output_tokens"] - 1.0
+        ttft_s = ended["first_token_s"] - ended["arrival_s"]
+        itl_s = (ended["finished_s"] - ended["first_token_s"]) / np.maximum(gaps, 1.0)
         in_time = ttft_s <= promised.ttft_s * TOLERANCE
         smooth = (itl_s <= promised.itl_s * TOLERANCE) | (gaps < 1.0)
+        drained_s, self._drained_s = self._drained_s, dict.fromkeys(self._roles, 0.0)
+        self._promised.forget_until(self._oldest())
         return Served(
-            ended=float(count + refused),
+            ended=float(len(ended) + refused),
             met=float(np.count_nonzero(in_time & smooth)),
             met_ttft=float(np.count_nonzero(in_time)),
             ttft_s=_mean(ttft_s),
             itl_s=_mean(itl_s[gaps >= 1.0]),
-            duration_s=_mean(finish_s - requests.arrival_s),
-            drained_s={role: pool.drained_s() for role, pool in self._pools.items()},
+            duration_s=_mean(ended["finished_s"] - ended["arrival_s"]),
+            drained_s=drained_s,
         )
+
+    def _oldest(self) -> int:
+        """The number of the oldest request that has not ended."""
+        numbers = self._arrays.requests["number"]
+        active = numbers[numbers != NONE]
+        return int(active.min()) if len(active) else int(self._arrays.clock[0]["numbered"])
+
+
+class _Promised:
+    """Requests' own SLOs by their number, from `first` on: f8[N] each, NaN for the deployment's."""
+
+    def __init__(self) -> None:
+        self.first, self.ttft_s, self.itl_s = 0, np.zeros(0), np.zeros(0)
+
+    def add(self, ttft_s: FloatArray, itl_s: FloatArray) -> None:
+        self.ttft_s, self.itl_s = np.append(self.ttft_s, ttft_s), np.append(self.itl_s, itl_s)
+
+    def of(self, numbers: NDArray[np.int64]) -> tuple[FloatArray, FloatArray]:
+        return self.ttft_s[numbers - self.first], self.itl_s[numbers - self.first]
+
+    def forget_until(self, number: int) -> None:
+        over = number - self.first
+        self.first, self.ttft_s, self.itl_s = number, self.ttft_s[over:], self.itl_s[over:]
 
 
 def _mean(values: FloatArray) -> float:
     return float(values.mean()) if len(values) else NAN
 
 
-def _pool(role: Role, engine: ReplayEngine, now_s: float) -> PromptPool | BatchPool:
-    if role is Role.PREFILL and not engine.chunk_tokens:
-        return PromptPool(engine, now_s)
-    return BatchPool(engine, now_s, mixed=role is Role.MIXED, prompts_only=role is Role.PREFILL)
+def _rules(engine: ReplayEngine, roles: Sequence[Role]) -> NDArray[np.void]:
+    """The kernel's settings of this engine: no prefix cache is modelled, what is cached is known."""
+    rules = np.zeros(1, layout.SETTINGS)
+    rules["disaggregated"] = Role.MIXED not in roles
+    rules["routing"] = Routing.LEAST_LOAD
+    rules["max_batch"] = engine.max_batch_size
+    rules["kv_capacity_tokens"] = int(engine.kv_capacity_tokens)
+    rules["chunk_tokens"] = engine.chunk_tokens
+    rules["transfer_latency_s"] = engine.transfer_latency_s
+    rules["transfer_s_per_token"] = engine.transfer_s_per_token
+    rules["block_tokens"] = 1
+    return rules

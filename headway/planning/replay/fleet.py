@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.engine.decode_batch import pop_sequence, push_sequence
+from headway.engine.decode_batch import admits, pop_sequence, push_sequence
 from headway.engine.surfaces import EngineSurfaces, engine_surfaces, itl_of
 from headway.planning.replay.engine import ReplayEngine
 from interp.arrays import BoolArray, FloatArray
@@ -158,7 +158,8 @@ def has_room(state: ReplayState, replica: int, request: int, joining: int) -> bo
     """True if batch limit and KV admit the request, while `joining` others are about to join."""
     unit = state.replicas[replica]
     reserved_tokens = unit.reserved_tokens + state.input_tokens[request] + state.output_tokens[request]
-    return unit.running + joining < state.max_batch and reserved_tokens <= state.surfaces.itl.capacity_tokens
+    capacity_tokens = state.surfaces.itl.capacity_tokens
+    return admits(unit.running + joining, state.max_batch, reserved_tokens, capacity_tokens)
 
 
 @compiled_in_place

@@ -15,7 +15,7 @@ mixed     Mixed replicas, or prefill replicas that chunk. While prompts wait, an
 
 import numpy as np
 
-from headway.engine.surfaces import itl_of, work_until_s
+from headway.engine.surfaces import chunk_work_s, itl_of
 from headway.planning.replay.fleet import (
     NONE,
     ReplayState,
@@ -36,12 +36,7 @@ from interp.jit import compiled, compiled_in_place
 @compiled
 def prefill_waits(arrival_s: FloatArray, prompt_s: FloatArray, replicas: int) -> FloatArray:
     """Seconds that each prompt waits for one of `replicas`, f8[N], which are idle at first."""
-    return waits_from(np.full(replicas, -np.inf), arrival_s, prompt_s)
-
-
-@compiled
-def waits_from(free_s: FloatArray, arrival_s: FloatArray, prompt_s: FloatArray) -> FloatArray:
-    """The same from a heap of times at which the replicas are free, which then holds the later ones."""
+    free_s = np.full(replicas, -np.inf)
     wait_s = np.empty(len(arrival_s))
     for request in range(len(arrival_s)):
         start_s = max(arrival_s[request], free_s[0])
@@ -73,28 +68,17 @@ def replay_decode(state: ReplayState) -> None:
     """Fill in `first_s` and `finish_s`, until all judged requests have ended."""
     for request in range(len(state.ready_s)):
         now_s = state.ready_s[request]
-        decode_until(state, now_s)
+        _decode_until(state, now_s)
         if state.pending[0] == 0:
             return
-        replica = least_loaded(state.load)
+        replica = _least_loaded(state.load)
         enqueue(state, replica, request)
-        wake(state, replica, request, now_s)
-    decode_until(state, LAST_S)
+        _wake(state, replica, request, now_s)
+    _decode_until(state, LAST_S)
 
 
 @compiled_in_place
-def go_on_decoding(state: ReplayState, first: int, until_s: float) -> None:
-    """Go on with a state in which the requests from `first` on are new; all come by `until_s`."""
-    for request in range(first, len(state.ready_s)):
-        decode_until(state, state.ready_s[request])
-        replica = least_loaded(state.load)
-        enqueue(state, replica, request)
-        wake(state, replica, request, state.ready_s[request])
-    decode_until(state, until_s)
-
-
-@compiled_in_place
-def decode_until(state: ReplayState, now_s: float) -> None:
+def _decode_until(state: ReplayState, now_s: float) -> None:
     """Let everything happen that does by `now_s`."""
     for replica in range(len(state.next_s)):
         while state.next_s[replica] <= now_s:
@@ -104,7 +88,7 @@ def decode_until(state: ReplayState, now_s: float) -> None:
 
 
 @compiled_in_place
-def least_loaded(load: FloatArray) -> int:
+def _least_loaded(load: FloatArray) -> int:
     """The first replica of the least load."""
     best, least = 0, load[0]
     for replica in range(1, len(load)):
@@ -114,7 +98,7 @@ def least_loaded(load: FloatArray) -> int:
 
 
 @compiled_in_place
-def wake(state: ReplayState, replica: int, request: int, now_s: float) -> None:
+def _wake(state: ReplayState, replica: int, request: int, now_s: float) -> None:
     """Begin the batch, or end its stretch early, for a request that can be admitted."""
     unit = state.replicas[replica]
     if unit.running == 0:
@@ -157,21 +141,10 @@ def replay_mixed(state: ReplayState) -> None:
         _run_until(state, now_s)
         if state.pending[0] == 0:
             return
-        replica = least_loaded(state.load)
+        replica = _least_loaded(state.load)
         enqueue(state, replica, request)
         _wake_mixed(state, replica, request, now_s)
     _run_until(state, LAST_S)
-
-
-@compiled_in_place
-def go_on_mixed(state: ReplayState, first: int, until_s: float) -> None:
-    """Go on with a state in which the requests from `first` on are new; all come by `until_s`."""
-    for request in range(first, len(state.ready_s)):
-        _run_until(state, state.ready_s[request])
-        replica = least_loaded(state.load)
-        enqueue(state, replica, request)
-        _wake_mixed(state, replica, request, state.ready_s[request])
-    _run_until(state, until_s)
 
 
 @compiled_in_place
@@ -252,11 +225,7 @@ def _plan_chunk(state: ReplayState, replica: int) -> float:
             reserve(state, replica, request)
             done = state.computed_tokens[request]
         tokens = min(state.input_tokens[request] - done, budget)
-        # A prompt takes what one of its uncached tokens alone would, as in the kernel.
-        begun = done - state.computed_tokens[request]
-        added_s += work_until_s(state.surfaces.work, begun + tokens) - work_until_s(
-            state.surfaces.work, begun
-        )
+        added_s += chunk_work_s(state.surfaces.work, done - state.computed_tokens[request], tokens)
         unit.chunk_requests += 1
         unit.chunk_end = done + tokens
         budget -= tokens

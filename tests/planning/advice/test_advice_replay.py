@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from headway.config import load_config
 from headway.planning import Role
-from headway.planning.advice.pools import NOTHING
-from headway.planning.advice.replay import MOST_UNDER_WAY, FleetReplay, Served
+from headway.planning.advice.replay import MOST_UNDER_WAY, NOTHING, FleetReplay, Served
 from headway.planning.replay import ReplayEngine, Requests
 from headway.simulation.build import make_plan, make_scenario, run
 from headway.workload import TraceOptions, open_trace

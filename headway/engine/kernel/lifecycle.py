@@ -2,13 +2,13 @@
 
 from headway.engine.decode_batch import duration_s
 from headway.engine.kernel import layout
+from headway.engine.kernel.attempts import forget, lose
 from headway.engine.kernel.batch import catch_up
 from headway.engine.kernel.events import push
 from headway.engine.kernel.layout import NONE, KernelState, Routing
 from headway.engine.kernel.prefill import clear_cache, drop_abandoned
 from headway.engine.kernel.records import end_request, log_transition
 from headway.engine.kernel.replica import retire_if_drained, schedule
-from headway.simulation.attempts import forget, lose
 from interp.jit import compiled
 
 
