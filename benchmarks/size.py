@@ -19,7 +19,16 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-PACKAGES = ("actors", "headway", "headway_cli", "headway_studies", "interp", "predictors", "serve_apps")
+PACKAGES = (
+    "actors",
+    "headway",
+    "headway_aibrix",
+    "headway_cli",
+    "headway_studies",
+    "interp",
+    "predictors",
+    "serve_apps",
+)
 SMALL_LINES, LONG_LINES = 50, 30
 NAMES_SHOWN = 12
 

@@ -50,7 +50,6 @@ KEYS: Mapping[str, str] = {
     "chunk_tokens": "engine.chunk_tokens",
     "max_batch": "engine.max_batch_size",
     "prefix_cache_tokens": "engine.prefix_cache_tokens",
-    "prefill_throughput": "routing.offload.prefill_throughput",
     "seed": "simulation.seed",
     "initial": "simulation.initial",
 }
@@ -112,9 +111,6 @@ class RunOptions:
     prefix_cache_tokens: Annotated[int | None, option("N", "Tokens in the prefix cache of each replica.")] = (
         None
     )
-    prefill_throughput: Annotated[
-        float | None, option("R", "With routing.offload: prompt tokens per second in its estimate.")
-    ] = None
     prefill_speed: PrefillSpeed = None
     decode_speed: DecodeSpeed = None
     slow_replicas: Annotated[
@@ -144,8 +140,6 @@ def configuration(options: RunOptions, more: Mapping[str, Any] | None = None) ->
         overrides["simulation.capacity_gpus"] = gpus
     overrides |= _pools(options)
     config = load_config(options.config, {**overrides, **(more or {})})
-    if options.prefill_throughput is not None and config.routing.offload.mode == "never":
-        raise CliError("--prefill-throughput: routing.offload.mode is never, so it would change nothing")
     _check_fleet(config, [key.removeprefix(STATIC) for key in more or {} if key.startswith(STATIC)])
     return config
 

@@ -60,9 +60,6 @@ class SchedulingProfile(Settings):
 class QueueSettings(Settings):
     """The router's own queue, in which requests wait until a replica has room."""
 
-    order: Literal["slo", "fifo"] = "slo"
-    """Which is next among those held: of those that can still be saved the most urgent and cheapest (slo), or
-    the oldest (fifo)."""
     max_requests: PositiveInt = 100_000
     """Requests that may be held; beyond that they are shed."""
     max_wait_s: PositiveFloat = 60.0
@@ -89,10 +86,6 @@ class SaturationSettings(Settings):
 class SloRoutingSettings(Settings):
     """SLO-aware scoring, after the Gateway API's SLO-aware routing."""
 
-    strategy: Literal["lowest", "highest"] = "highest"
-    """Positive headroom that attracts: the most (highest), or the least that suffices (lowest)."""
-    exploration: NonNegativeFloat = Field(default=0.0, le=1.0)
-    """Share of requests drawn among all candidates alike, for the sake of training."""
     hold: bool = True
     """Without headroom, a request waits as long as its SLO can still be kept; else it is shed at once."""
     ttft_weight: NonNegativeFloat = 0.8
@@ -109,10 +102,6 @@ class OffloadSettings(Settings):
     """Uncached prompt tokens up to which a request is WARM: short enough to compute where it is decoded."""
     heavy_tokens: PositiveInt = Field(default=8192, le=MOST_TOKENS)
     """Uncached prompt tokens from which a request is HEAVY: long enough to move."""
-    prefill_throughput: PositiveFloat | None = None
-    """Prompt tokens per second in the estimate of costs; null: the profile says."""
-    disruption_share: NonNegativeFloat = Field(default=0.5, le=1.0)
-    """With `prefill_throughput`: the share of a prefill's time that running decodes lose."""
     deadline_factor: PositiveFloat = 3.0
     """An offloaded prefill is given up after this many times its predicted time, and colocated."""
     deadline_slack_ms: NonNegativeFloat = 1000.0
@@ -137,11 +126,6 @@ class PredictionSettings(Settings):
 
     learn: bool = True
     """Live: correct the profile's predictions by what is measured."""
-    quantile: PositiveFloat = Field(default=0.9, le=0.999)
-    """The quantile q that is also learnt; learning begins with 20 samples, or 2 q / (1 - q) if that is
-    more: 38 at 0.95, 198 at 0.99."""
-    use: Literal["mean", "quantile"] = "mean"
-    """Which prediction headroom is measured with."""
     retrain_interval_s: PositiveFloat = 10.0
     """Seconds between two trainings."""
     window_samples: PositiveInt = Field(default=5000, le=1_000_000)

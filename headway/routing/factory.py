@@ -18,7 +18,7 @@ from headway.config.routing import PluginSettings, RoutingSettings
 from headway.engine.rules import EngineRules
 from headway.extensions import ExtensionError, ExtensionPoint
 from headway.routing.decide.context import RoutingState
-from headway.routing.decide.offloading import Offloading
+from headway.routing.decide.offload import Offloading
 from headway.routing.decide.plugins import PLUGINS, Picker, ProfileHandler, TakesSettings, checked, said
 from headway.routing.decide.saturated import SaturationFilter
 from headway.routing.decide.scheduler import Pipeline, Scheduler, make_pipeline
@@ -104,7 +104,7 @@ def make_state(
     """What a router goes by, before it has heard of any replica. The arguments are those of `make_router`."""
     drop_stale_cache(*COMPILED)
     settings, fleet = config.routing, RoutedFleet()
-    latency = LatencyForecaster(surfaces_in(profiles), rules, quantile=settings.prediction.use == "quantile")
+    latency = LatencyForecaster(surfaces_in(profiles), rules)
     return RoutingState(
         roles=(Role.MIXED,) if Role.MIXED.value in config.pools else (Role.PREFILL, Role.DECODE),
         fleet=fleet,

@@ -23,8 +23,7 @@ from math import inf, nan
 from headway.config import Role
 from headway.config.routing import RoutingSettings
 from headway.routing.decide.context import RoutingState
-from headway.routing.decide.offload_decision import after_loss
-from headway.routing.decide.offloading import Traces, restored
+from headway.routing.decide.offload import Traces, after_loss, restored
 from headway.routing.decide.plugins import ProfileHandler
 from headway.routing.decide.scheduler import Pipeline, Scheduler
 from headway.routing.dispatch.dispatch import Dispatcher
@@ -133,8 +132,8 @@ class Router:
     def corrections(self) -> Mapping[str, float]:
         """Factors of predicted times that were learnt of the engines' speed, by name.
 
-        `ttft`, `tpot` stretch predictions for headroom, `ttft/L20` those at the GPU type L20, `held_ttft`
-        those of requests that are held; `transfer` multiplies the nominal time of moving KV.
+        `ttft`, `tpot` stretch predictions for headroom, `ttft/L20` those at the GPU type L20; `transfer`
+        multiplies the nominal time of moving KV.
         """
         factors = {name: each.factor for name, each in self._state.latency.safety_factors().items()}
         return {**factors, "transfer": self._state.handovers.estimate.factor}

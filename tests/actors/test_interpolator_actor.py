@@ -244,7 +244,7 @@ def test_calibration_makes_another_model_of_the_same_surfaces(directory: Path) -
     assert after.calibration[Role.PREFILL].last == pytest.approx(2.0, rel=0.2)
 
 
-CORRECTED = {"ttft": 1.4, "tpot": 1.1, "held_ttft": 1.2, "transfer": 1.0}
+CORRECTED = {"ttft": 1.4, "tpot": 1.1, "transfer": 1.0}
 
 
 def test_what_a_router_has_learnt_is_kept_for_the_measured_profile(directory: Path) -> None:

@@ -57,17 +57,6 @@ def test_too_few_rows_leave_the_prior_in_place():
     assert "too few rows" in training.status()["reports"]["ttft"]["reason"]
 
 
-@pytest.mark.parametrize("quantile", [0.95, 0.99])
-def test_a_high_quantile_is_trained_for_with_as_many_rows_as_it_takes(quantile):
-    training = Training(load_config(None, {"routing.prediction.quantile": quantile}).routing.prediction)
-    training.add(samples(30))
-    assert not training.train()
-    training.add(samples(ROWS, seed=2))
-    assert training.train()
-    assert training.model is not None
-    assert training.model.level == quantile
-
-
 def test_an_accepted_model_travels_without_a_prior_and_corrects_the_routers():
     training = Training(PredictionSettings())
     training.add(samples(ROWS))

@@ -12,7 +12,7 @@ from actors.routing.rehearsal import rehearse
 from headway.config import Role, load_config
 from headway.engine import engine_profile
 from headway.routing import ReplicaUpdate, RouteRequest
-from headway.routing.decide import headroom, offloading
+from headway.routing.decide import headroom, offload
 from headway.routing.predict import latency
 
 MIXED: Any = {"mixed": {}}
@@ -36,7 +36,7 @@ def test_refusals_and_offload_are_warm(monkeypatch: pytest.MonkeyPatch, pools: A
     spy(latency, "alone")
     spy(latency, "forecast")
     spy(latency, "corrected")
-    spy(offloading, "decide")
+    spy(offload, "decide")
     config = load_config(None, {"pools": pools, "routing.profile": profile, "routing.offload.mode": "cost"})
     rehearse(live_router(config, load_profiles(config)), config)
     wanted = {"alone", "forecast", "corrected"} | ({"decide"} if pools is MIXED else set())

@@ -10,7 +10,7 @@ from headway.engine.surfaces import idle_prompt_s
 from headway.routing import RequestSlo, ShedReason
 from headway.routing.fleet.table import FleetRow
 from headway.routing.types import NOTHING
-from headway_aibrix.plugins import LeastPatternLoad
+from headway_aibrix.plugins import CapacityFilter, LeastPatternLoad
 from tests.routing.routers import finish, placed, question, request, router, surfaces
 
 
@@ -80,3 +80,33 @@ def test_the_least_pattern_load_is_preferred_not_the_fewest_requests() -> None:
     scores = LeastPatternLoad().score(question(made))
     assert 0.0 < scores[0] < scores[1] < 1.0
     assert placed(made.submit(0.0, request())).decode_replica == "mixed-1"
+
+
+class TestCapacityFilter:
+    def test_a_replica_is_filled_to_its_capacity_and_no_further(self) -> None:
+        made = router("pull", count=1)
+        slo = RequestSlo(ttft_s=1.0, tpot_s=0.01)
+        number = 0
+        while made.submit(0.0, request(f"r{number}", slo=slo)).placements:
+            number += 1
+        assert made.queued == 1
+        assert 1 < number < 256
+        assert made.cell(FleetRow.LOAD) <= 1.0 + 1e-9
+        finish_one = made.complete(0.2, "r0", 10)
+        assert placed(finish_one).request_id == f"r{number}"
+
+    def test_no_capacity_anywhere_sheds_at_once(self) -> None:
+        made = router("pull")
+        (shed,) = made.submit(0.0, request(slo=RequestSlo(ttft_s=1e-4, tpot_s=1e-5))).sheds
+        assert shed.reason is ShedReason.NO_CAPACITY
+
+    def test_unknown_engines_take_a_batch(self) -> None:
+        made = router("pull", count=1, profiles={}, rules=EngineRules(max_batch_size=3))
+        for number in range(4):
+            made.submit(0.0, request(f"r{number}"))
+        assert (made.running, made.queued) == (3, 1)
+
+    def test_it_keeps_what_has_room(self) -> None:
+        made = router("pull")
+        made.book(FleetRow.LOAD, 1.0, 0.0)
+        assert CapacityFilter().keep(question(made)).tolist() == [False, True]

@@ -21,8 +21,8 @@ from headway.routing import (
     RequestSlo,
     make_router,
 )
-from headway.routing.decide.context import SchedulingContext
 from headway.routing.decide.scheduler import Scheduler
+from headway.routing.dispatch import claims
 from headway.routing.dispatch.claims import GuardBalance, KeptRoom, Tightness
 from headway.routing.dispatch.dispatch import STAFFED_AT_ONCE
 from headway.routing.fleet.records import Record, Replica
@@ -530,11 +530,8 @@ class TestTightSlos:
         assert 0.0 < usual == other < tight / 3.0
 
     def test_slos_that_differ_by_little_are_judged_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        judged = list[RequestSlo]()
-        within = SchedulingContext.loads_within
-        monkeypatch.setattr(
-            SchedulingContext, "loads_within", lambda self, slo: judged.append(slo) or within(self, slo)
-        )
+        judged, borne = list[RequestSlo](), claims.borne
+        monkeypatch.setattr(claims, "borne", lambda asked, slo: judged.append(slo) or borne(asked, slo))
         made, tightness = router(count=1), Tightness()
         for number in range(200):
             slo = RequestSlo(ttft_s=9.0 + 1e-6 * number, tpot_s=0.5 + 1e-9 * number)

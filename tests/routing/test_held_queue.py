@@ -95,20 +95,3 @@ class TestLatestStart:
     def test_a_start_that_only_an_idle_replica_could_make_up_for_is_too_late(self) -> None:
         idle = placed(router("slo").submit(0.0, request(input_tokens=200)))
         assert self.first(self.busy(2.0), 2.0 - 3.0 * idle.predicted_ttft_s) == "loose"
-
-    def test_those_that_were_held_teach_how_much_longer_it_takes(self) -> None:
-        made = self.busy(2.0)
-        before = made.corrections["held_ttft"]
-        outcome = made.complete(1.0, "r0", 100)
-        for each in outcome.placements:
-            made.first_token(1.5, each.request_id)
-            made.complete(3.0, each.request_id, 100)
-        assert made.corrections["held_ttft"] > before
-
-    def test_what_was_never_held_teaches_nothing_of_it(self) -> None:
-        made = router("pull", count=1)
-        made.submit(0.0, request())
-        before = made.corrections["held_ttft"]
-        made.first_token(9.0, "r")
-        made.complete(10.0, "r", 100)
-        assert made.corrections["held_ttft"] == before

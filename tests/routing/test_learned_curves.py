@@ -52,10 +52,9 @@ def inputs_of(
     return LatencyFeatures.from_table(np.array(rows)).inputs()
 
 
-@pytest.mark.parametrize("quantile", [False, True])
 @pytest.mark.parametrize("role", [MIXED_ROLE, PREFILL_ROLE, DECODE_ROLE])
 @pytest.mark.parametrize("seed", range(5))
-def test_they_say_what_the_model_says(seed: int, role: int, quantile: bool) -> None:
+def test_they_say_what_the_model_says(seed: int, role: int) -> None:
     draw = np.random.default_rng(seed)
     model = LatencyModel(ttft=learned(draw), tpot=learned(draw))
     table, slots = fleet(draw), draw.permutation(REPLICAS)[:30]
@@ -63,7 +62,7 @@ def test_they_say_what_the_model_says(seed: int, role: int, quantile: bool) -> N
     prior = draw.random((ROWS, 30)) + 1e-3
     prior[:, 5] = nan
     prior[TTFT, 6] = inf
-    ttft, tpot = curves_of(model, quantile=quantile)
+    ttft, tpot = curves_of(model)
     found = corrected(role, table, slots, cached, tokens, prior, 0.25, tuple(ttft), tuple(tpot), *FREE)
 
     inputs, wanted = inputs_of(role, table, slots, cached, tokens), prior.copy()
@@ -72,7 +71,7 @@ def test_they_say_what_the_model_says(seed: int, role: int, quantile: bool) -> N
         if role == asked:
             continue
         known = np.isfinite(wanted[row])
-        answer = target.predict(inputs, np.where(known, wanted[row], 1.0))[quantile]
+        answer = target.predict(inputs, np.where(known, wanted[row], 1.0))[0]
         wanted[row] = np.where(known & np.isfinite(answer), answer, wanted[row])
     wanted[OTHERS] *= wanted[TPOT] / prior[TPOT]
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
@@ -81,7 +80,7 @@ def test_they_say_what_the_model_says(seed: int, role: int, quantile: bool) -> N
 
 def test_a_target_without_curves_keeps_its_prior() -> None:
     draw = np.random.default_rng(0)
-    ttft, tpot = curves_of(LatencyModel(ttft=learned(draw), tpot=TargetModel()), quantile=False)
+    ttft, tpot = curves_of(LatencyModel(ttft=learned(draw), tpot=TargetModel()))
     assert tpot is NOTHING
     prior = draw.random((ROWS, 2))
     slots, cached = np.arange(2), np.zeros(2)
@@ -96,7 +95,7 @@ def test_curves_without_a_prior_go_by_the_inputs_alone() -> None:
     draw = np.random.default_rng(1)
     alone = curve(draw, has_prior=False)
     model = LatencyModel(ttft=TargetModel(learned=Learned(centre=alone, quantile=alone)), tpot=TargetModel())
-    ttft, tpot = curves_of(model, quantile=False)
+    ttft, tpot = curves_of(model)
     table, slots, cached = fleet(draw), np.arange(3), np.zeros(3)
     found = corrected(
         MIXED_ROLE, table, slots, cached, 10.0, np.ones((ROWS, 3)), 0.0, tuple(ttft), tuple(tpot), *FREE
@@ -111,7 +110,7 @@ def bounded(limits: np.ndarray, weight: float, running: float) -> np.ndarray:
     basis = Basis(source=np.empty(0, np.intp), start=nothing, width=nothing, has_prior=True)
     fifty = Curve(basis=basis, weights=np.array([0.0, 50.0]))
     target = TargetModel(learned=Learned(centre=fifty, quantile=fifty))
-    ttft, tpot = curves_of(LatencyModel(ttft=target, tpot=target), quantile=False)
+    ttft, tpot = curves_of(LatencyModel(ttft=target, tpot=target))
     table, places = np.zeros((len(FleetRow), 1)), np.arange(1)
     table[FleetRow.CAPACITY_TOKENS], table[FleetRow.RUNNING] = 1e5, running
     prior, plain = np.ones((ROWS, 1)), (tuple(ttft), tuple(tpot))

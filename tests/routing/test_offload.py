@@ -9,7 +9,7 @@ import pytest
 
 from headway.config.routing import OffloadSettings
 from headway.routing import RouteClass, RoutingError
-from headway.routing.decide.offload_decision import (
+from headway.routing.decide.offload import (
     after_deadline,
     after_loss,
     best_prefill,
@@ -21,7 +21,6 @@ from headway.routing.offload import OffloadQuestion, OffloadReason, Site
 
 COST = OffloadSettings(mode="cost")
 HEURISTIC = OffloadSettings(mode="heuristic")
-DOCUMENT = OffloadSettings(mode="cost", prefill_throughput=10_000.0)
 
 
 def site(**changes: Any) -> Site:
@@ -109,27 +108,6 @@ def test_the_heuristic_is_the_documents(
     assert isnan(decision.cost_s)
 
 
-@pytest.mark.parametrize(
-    ("uncached", "p_tokens", "decoding", "cost_s", "benefit_s", "reason"),
-    [
-        (20_000, 0.0, 1.0, 0.5, 1.0, OffloadReason.P_IDLE_D_BUSY),
-        (20_000, 4_999.0, 1.0, 0.9999, 1.0, OffloadReason.P_IDLE_D_BUSY),
-        (20_000, 5_000.0, 1.0, 1.0, 1.0, OffloadReason.TRANSFER_TOO_DEAR),
-        (20_000, 10_000.0, 1.0, 1.5, 1.0, OffloadReason.P_OVERLOADED),
-        (9_000, 0.0, 1.0, 0.5, 0.45, OffloadReason.TRANSFER_TOO_DEAR),
-        (20_000, 0.0, 0.0, 0.5, 0.0, OffloadReason.D_IDLE),
-    ],
-)
-def test_with_a_throughput_the_formula_is_the_documents(
-    uncached: int, p_tokens: float, decoding: float, cost_s: float, benefit_s: float, reason: OffloadReason
-) -> None:
-    d = replace(BUSY, uncached_tokens=uncached, decode_tokens=decoding)
-    decision = decide(ask(d=d, p=replace(FREE, outstanding_tokens=p_tokens)), DOCUMENT)
-    assert decision.reason is reason
-    assert decision.cost_s == pytest.approx(cost_s)
-    assert decision.benefit_s == pytest.approx(benefit_s)
-
-
 def test_delays_are_what_the_theory_says() -> None:
     busy = site(queue_s=3.0, running=4, waiting=2, remaining_tokens=5.0, iteration_s=0.02, arrival_rps=0.5)
     delays = delays_at(busy, chunk_tokens=2_000)  # ten iterations
@@ -197,7 +175,7 @@ def test_p_pays_for_its_own_decodes() -> None:
     assert not decide(ask(p=replace(BUSY, running=10)), COST).offload
 
 
-@pytest.mark.parametrize("settings", [COST, HEURISTIC, DOCUMENT])
+@pytest.mark.parametrize("settings", [COST, HEURISTIC])
 def test_an_idle_d_keeps_its_prompt_even_if_p_is_warmer(settings: OffloadSettings) -> None:
     warm = site(uncached_tokens=100, prefill_s=0.01)
     decision = decide(ask(d=FREE, p=warm), settings)
@@ -212,7 +190,6 @@ def test_the_deadline_follows_from_the_predicted_time_at_p() -> None:
 
 def test_the_deadline_without_a_profile() -> None:
     p = site(prefill_s=nan, outstanding_tokens=1_000.0)
-    assert decide(ask(p=p), DOCUMENT).deadline_s == pytest.approx(100.0 + 3.0 * 2.1 + 1.0)
     assert decide(ask(p=p), OffloadSettings(mode="always")).deadline_s is None
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from headway.engine import EngineRules, LiveEngine
 from headway.planning.types import Role
-from headway.routing.decide.offload_decision import delays_at
+from headway.routing.decide.offload import delays_at
 from headway.routing.offload import Site
 from tests.simulation.worlds import constant_profile
 

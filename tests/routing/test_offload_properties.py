@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headway.config.routing import OffloadSettings
 from headway.routing import RouteClass
-from headway.routing.decide.offload_decision import decide
+from headway.routing.decide.offload import decide
 from headway.routing.offload import OffloadQuestion, Site
 
 MODES = st.sampled_from(["never", "always", "heuristic", "cost"])
@@ -21,9 +21,7 @@ def numbers(most: float) -> st.SearchStrategy[float]:
 
 SECONDS = numbers(100.0)
 TOKENS = numbers(1e6)
-SETTINGS = st.builds(
-    OffloadSettings, mode=MODES, prefill_throughput=st.none() | st.floats(1e3, 1e5), warm_tokens=st.just(1024)
-)
+SETTINGS = st.builds(OffloadSettings, mode=MODES, warm_tokens=st.just(1024))
 SITES = st.builds(
     Site,
     uncached_tokens=st.integers(0, 100_000),

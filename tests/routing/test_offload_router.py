@@ -8,7 +8,7 @@ from headway.config.routing import OffloadSettings
 from headway.engine import EngineRules
 from headway.engine.surfaces import engine_surfaces, idle_itl_s, work_of
 from headway.routing import ReplicaLoad, ReplicaUpdate, Running
-from headway.routing.decide.offloading import Traces
+from headway.routing.decide.offload import Traces
 from headway.routing.offload import OffloadReason, OffloadTrace
 from tests.routing.routers import SPLIT, gone, placed, request, router, surfaces
 
@@ -179,14 +179,16 @@ class TestTransfers:
         assert predicted[1] - predicted[0] == pytest.approx(3.0 * SLOW.transfer_s(HEAVY))
 
     def test_what_is_measured_to_be_dear_is_not_offloaded(self) -> None:
-        """By the document's formula: 0.45 s of disruption against 0.05 s of transfer, or 20 times that."""
+        """D decodes two others, P none; the transfer takes next to nothing, or 20 times the rule's time."""
         reasons = []
-        for factor in (1.0, 20.0):
-            one = made(mode="cost", rules=EngineRules(chunk_tokens=2048), prefill_throughput=10_000)
+        for factor in (0.1, 20.0):
+            one = made("cost", "round_robin", EngineRules(chunk_tokens=2048))
             one.use_corrections({"transfer": factor})
-            for number in range(2):
+            for number in range(4):
                 one.submit(0.0, request(f"x{number}", input_tokens=300))
                 one.first_token(0.1, f"x{number}")
+            for number in (1, 3):
+                one.complete(0.5, f"x{number}", 10)
             reasons.append(placed(one.submit(1.0, request(arrival_s=1.0, input_tokens=HEAVY))).reason)
         assert reasons == ["p_idle_d_busy", "transfer_too_dear"]
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from headway.config import Role
 from headway.routing import ReplicaState, ReplicaUpdate
 from headway.routing.decide.pickers import EQUAL, best_places, drawn
-from headway.routing.decide.scorers import fewest, free_kv, requests_in, room_for
+from headway.routing.decide.scorers import fewest, free_kv, requests_in
 from headway.routing.fleet.table import FleetRow
+from headway_aibrix.plugins import room_for
 from tests.routing.routers import MIXED, placed, request, router, surfaces
 
 scores = st.lists(st.sampled_from([0.0, 0.5, 0.5 + EQUAL / 2, 0.75, 1.0, np.nan]), min_size=1, max_size=20)

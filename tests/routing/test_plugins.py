@@ -27,7 +27,6 @@ from headway.routing.decide.pickers import (
 from headway.routing.decide.plugins import PLUGINS
 from headway.routing.decide.scorers import (
     BinPack,
-    CapacityFilter,
     KvCacheScorer,
     LeastLoad,
     PrefixCacheScorer,
@@ -169,13 +168,7 @@ def terms(**changes):
         "left_s": inf,
         "tpot_s": 0.08,
         "ttft_weight": 0.8,
-        "likeness_weight": 0.0,
-        "ttft_safety": 1.0,
-        "tpot_safety": 1.0,
         "chunk_tokens": 2048.0,
-        "highest": True,
-        "least_harm": False,
-        "patient": False,
     }
     return SloTerms(**{**fields, **changes})
 
@@ -196,7 +189,7 @@ class TestHeadroom:
         assert alone > 0.0
 
     def test_idle_replicas_are_valid(self) -> None:
-        cautious = terms(tpot_safety=2.0)
+        cautious = terms(safety=2.0)
         assert judge(rows((0.1, 0.07)), fleet(inf), np.arange(1), cautious)[0] > 0.0
         assert judge(rows((0.1, 0.07)), fleet(0.1), np.arange(1), cautious)[0] < 0.0
         assert judge(rows((0.1, 0.09)), fleet(inf), np.arange(1), cautious)[0] < 0.0
@@ -210,12 +203,10 @@ class TestHeadroom:
         forecast[ForecastRow.DELAY_S], table[FleetRow.TTFT_SLACK_S] = 0.02, 0.01
         assert judge(forecast, table, np.arange(1), terms())[0] == pytest.approx(-0.01)
 
-    def test_strategies(self) -> None:
+    def test_the_most_headroom_attracts(self) -> None:
         forecast, table = rows((0.1, 0.02), (0.1, 0.04), (0.1, 0.06)), fleet(0.1, 0.1, 0.1)
-        highest = judge(forecast, table, np.arange(3), terms(ttft_weight=0.0))
-        lowest = judge(forecast, table, np.arange(3), terms(ttft_weight=0.0, highest=False))
-        assert highest.argsort().tolist() == [2, 1, 0]
-        assert lowest.argsort().tolist() == [0, 1, 2]
+        scores = judge(forecast, table, np.arange(3), terms(ttft_weight=0.0))
+        assert scores.argsort().tolist() == [2, 1, 0]
 
     def test_no_prediction_is_no_verdict(self) -> None:
         assert np.isnan(judge(rows((np.nan, np.nan)), fleet(0.1), np.arange(1), terms())).all()
@@ -301,13 +292,6 @@ class TestSloScorer:
         name = placed(made.submit(0.0, request())).decode_replica
         assert made.cell(FleetRow.TPOT_SLO_S, name) == made.state.slo.tpot_s, "newcomers have to keep it"
 
-    def test_exploration_draws_among_all(self) -> None:
-        made = router("slo", count=2)
-        explore = settings("slo", slo={"exploration": 1.0})
-        pipeline = make_pipelines(explore.routing)["slo"]
-        asked = question(made, slo=RequestSlo(ttft_s=1e-4, tpot_s=0.1))
-        assert pipeline.filters[0].keep(asked).all()
-
     def test_a_session_goes_back_to_its_cached_prefix(self) -> None:
         made = router("slo", count=4, rules=EngineRules(chunk_tokens=2048, prefix_cache_tokens=100_000))
         blocks, slo = tuple(range(40)), RequestSlo(ttft_s=5.0, tpot_s=0.1)
@@ -319,36 +303,6 @@ class TestSloScorer:
         )
         assert again.decode_replica == first.decode_replica
         assert again.cached_tokens == 20_480
-
-
-class TestCapacityFilter:
-    def test_a_replica_is_filled_to_its_capacity_and_no_further(self) -> None:
-        made = router("pull", count=1)
-        slo = RequestSlo(ttft_s=1.0, tpot_s=0.01)
-        number = 0
-        while made.submit(0.0, request(f"r{number}", slo=slo)).placements:
-            number += 1
-        assert made.queued == 1
-        assert 1 < number < 256
-        assert made.cell(FleetRow.LOAD) <= 1.0 + 1e-9
-        finish_one = made.complete(0.2, "r0", 10)
-        assert placed(finish_one).request_id == f"r{number}"
-
-    def test_no_capacity_anywhere_sheds_at_once(self) -> None:
-        made = router("pull")
-        (shed,) = made.submit(0.0, request(slo=RequestSlo(ttft_s=1e-4, tpot_s=1e-5))).sheds
-        assert shed.reason is ShedReason.NO_CAPACITY
-
-    def test_unknown_engines_take_a_batch(self) -> None:
-        made = router("pull", count=1, profiles={}, rules=EngineRules(max_batch_size=3))
-        for number in range(4):
-            made.submit(0.0, request(f"r{number}"))
-        assert (made.running, made.queued) == (3, 1)
-
-    def test_it_keeps_what_has_room(self) -> None:
-        made = router("pull")
-        made.book(FleetRow.LOAD, 1.0, 0.0)
-        assert CapacityFilter().keep(question(made)).tolist() == [False, True]
 
 
 def profile(name: str, *plugins: str) -> dict[str, object]:
@@ -385,7 +339,11 @@ class TestProfiles:
         ("routing", "where", "known"),
         [
             ({"plugins": [{"type": "nonsense"}]}, "routing.plugins.0.type", "queue-scorer"),
-            ({"plugins": [{"type": "slo-scorer", "parameters": {"x": 1}}]}, "routing.plugins.0", "strategy"),
+            (
+                {"plugins": [{"type": "slo-scorer", "parameters": {"x": 1}}]},
+                "routing.plugins.0",
+                "ttft_weight",
+            ),
             (
                 {"plugins": [{"type": "weighted-random-picker", "parameters": {"sharpness": "no"}}]},
                 "routing.plugins.0.parameters.sharpness",
@@ -411,7 +369,7 @@ class TestProfiles:
                 "least_load",
             ),
             (
-                {"plugins": [{"type": "random"}, handler("slo"), handler("pull", "other")]},
+                {"plugins": [{"type": "random"}, handler("slo"), handler("prefix", "other")]},
                 "routing.plugins.2: a second slo-aware-profile-handler",
                 "routing.plugins.1",
             ),
@@ -426,8 +384,8 @@ class TestProfiles:
         assert "\n" not in str(raised.value)
 
     def test_the_settings_handler_replaces_the_built_in_one_whatever_its_name(self) -> None:
-        given = RoutingSettings.model_validate({"plugins": [handler("pull", "mine")]})
-        assert make_handler(given, make_pipelines(given)).prediction == "pull"
+        given = RoutingSettings.model_validate({"plugins": [handler("prefix", "mine")]})
+        assert make_handler(given, make_pipelines(given)).prediction == "prefix"
         assert make_handler(RoutingSettings(), make_pipelines(RoutingSettings())).prediction == "slo"
 
     def test_named_plugins_have_their_own_parameters(self) -> None:

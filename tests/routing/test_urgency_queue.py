@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import inf
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,15 +12,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from headway.routing import RequestSlo, RouteRequest, RoutingError
 from headway.routing.queue.fair_shares import ALLOWANCE, TenantShares
-from headway.routing.queue.heads import LEADING, HeadRow, ahead_of, enter_leading, leads
 from headway.routing.queue.held_lines import RequestPattern, UrgencyQueue, WaitingRequest
 from tests.memory import grown_bytes
 
 PATTERNS = [RequestPattern("m", 5, 5), RequestPattern("m", 9, 5), RequestPattern("m", 9, 2)]
 
 
-def empty(order="slo", **weights: float) -> UrgencyQueue:
-    return UrgencyQueue(TenantShares(lambda tenant: weights.get(tenant, 1.0)), order)
+def empty(**weights: float) -> UrgencyQueue:
+    return UrgencyQueue(TenantShares(lambda tenant: weights.get(tenant, 1.0)))
 
 
 def entry(
@@ -45,8 +43,8 @@ def entry(
     )
 
 
-def waiting(*entries: WaitingRequest, order="slo") -> UrgencyQueue:
-    queue = empty(order)
+def waiting(*entries: WaitingRequest) -> UrgencyQueue:
+    queue = empty()
     for one in entries:
         queue.push(one)
     return queue
@@ -99,16 +97,6 @@ def test_without_an_slo_the_end_of_patience_is_the_deadline():
 def test_equals_go_by_coming():
     entries = [entry(str(number), pattern=number % 3, start_by=7.0) for number in range(12)]
     assert drained(waiting(*entries), 0.0) == [str(number) for number in range(12)]
-
-
-def test_fifo_knows_no_deadlines():
-    queue = waiting(
-        entry("first", start_by=9.0),
-        entry("second", pattern=1, enqueued=1.0, start_by=2.0),
-        entry("third", enqueued=2.0, start_by=0.5),
-        order="fifo",
-    )
-    assert drained(queue, 5.0) == ["first", "second", "third"]
 
 
 def test_a_queue_whose_head_stays_is_passed_over_and_comes_again():
@@ -247,10 +235,10 @@ TIMES = st.one_of(st.floats(0, 20), st.just(inf), st.integers(0, 20).map(float))
 class AgainstPlainLists(RuleBasedStateMachine):
     """The same events on the queue and on a list that is sorted anew for each question."""
 
-    @initialize(order=st.sampled_from(["slo", "fifo"]))
-    def begin(self, order):
-        self.order, self.now, self.count = order, 0.0, 0
-        self.queue = empty(order)
+    @initialize()
+    def begin(self):
+        self.now, self.count = 0.0, 0
+        self.queue = empty()
         self.plain: dict[str, WaitingRequest] = {}
 
     @rule(
@@ -310,16 +298,15 @@ class AgainstPlainLists(RuleBasedStateMachine):
         return min(open_ones, key=self.rank, default=None)
 
     def lost(self, one: WaitingRequest) -> bool:
-        return self.order == "slo" and one.latest_start_s < self.now
+        return one.latest_start_s < self.now
 
     def queue_of(self, one: WaitingRequest) -> tuple[object, ...]:
         return one.pattern, one.request.critical, self.lost(one)
 
     def rank(self, one: WaitingRequest) -> tuple[object, ...]:
-        by_age = self.order == "fifo" or self.lost(one)
-        tier = 2 if self.lost(one) else 1 if self.order == "fifo" or not one.request.critical else 0
+        tier = 2 if self.lost(one) else 1 if not one.request.critical else 0
         name = one.request.request_id
-        return tier, one.enqueued_s if by_age else self.queue.due_s(name), int(name)
+        return tier, one.enqueued_s if self.lost(one) else self.queue.due_s(name), int(name)
 
     @invariant()
     def agrees(self):
@@ -341,27 +328,3 @@ def test_a_lost_one_never_goes_before_one_that_can_be_saved(times, now):
     queue = waiting(*entries)
     lost = [queue_entry.start_by_s < now for queue_entry in queue.ordered(now)]
     assert lost == sorted(lost)
-
-
-def test_the_leading_lines_are_those_that_are_next() -> None:
-    draw = np.random.default_rng(5)
-    tenants, shares = ("a", "b", "c"), TenantShares(lambda _: 1.0)
-    queue = UrgencyQueue(shares, "slo")
-    for number in range(400):
-        start_by, tenant = float(draw.integers(1, 50)), tenants[number % 3]
-        home = replace(entry(f"r{number}", start_by=start_by, tenant=tenant), home=number % 97)
-        queue.push(home)
-    queue.give_up(20.0)
-    opened = queue.heads[HeadRow.LIVE] > 0.0
-    columns, aheads, first = np.empty(LEADING, np.int64), np.empty(LEADING, np.int64), []
-    ranks = shares.table, shares.ahead_from
-    found = 0
-    for column in opened.nonzero()[0].tolist():
-        ahead = ahead_of(queue.heads, column, *ranks)
-        if leads(queue.heads, column, ahead, columns, aheads, found):
-            found = enter_leading(queue.heads, column, ahead, columns, aheads, found)
-    for _ in range(LEADING):
-        column, _ = queue.first(opened)
-        first.append(column)
-        opened[column] = False
-    assert first == columns[:found].tolist()

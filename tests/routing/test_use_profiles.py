@@ -69,7 +69,7 @@ class TestUseProfiles:
 class TestCorrections:
     def test_what_one_router_learnt_another_starts_from(self) -> None:
         made = router()
-        assert made.corrections == {"ttft": 1.1, "tpot": 1.1, "held_ttft": 1.1, "transfer": 1.0}
+        assert made.corrections == {"ttft": 1.1, "tpot": 1.1, "transfer": 1.0}
         for number in range(20):
             placed(made.submit(0.0, request(f"r{number}", slo=SLO)))
             made.first_token(20.0, f"r{number}")
@@ -83,13 +83,11 @@ class TestCorrections:
     def test_what_is_missing_or_no_factor_stays(self) -> None:
         made = router()
         made.use_corrections({"ttft": 1.5, "tpot": nan, "transfer": -1.0, "other": 3.0})
-        assert made.corrections == pytest.approx(
-            {"ttft": 1.5, "tpot": 1.1, "held_ttft": 1.1, "transfer": 1.0}
-        )
+        assert made.corrections == pytest.approx({"ttft": 1.5, "tpot": 1.1, "transfer": 1.0})
 
     def test_factors_stay_within_their_bounds(self) -> None:
         made = router()
         made.use_corrections(dict.fromkeys(made.corrections, inf))
-        assert made.corrections == {"ttft": 2.0, "tpot": 2.0, "held_ttft": 2.0, "transfer": 20.0}
+        assert made.corrections == {"ttft": 2.0, "tpot": 2.0, "transfer": 20.0}
         join(made, "another")
         assert placed(made.submit(0.0, request("a", slo=SLO))).predicted_ttft_s is not None

@@ -1,4 +1,4 @@
-"""Headroom of every candidate, compiled: two passes over the fleet. The theory is in `plugins.slo_scorer`.
+"""Headroom of every candidate, compiled: two passes over the fleet. The theory is in `slo_scorer`.
 
 Helpers get plain figures, which `candidate_at` reads: those with several ways out that got the arrays counted
 references to them at each call, which took three quarters of the time.
@@ -25,6 +25,9 @@ WORK, GROWTH = int(ForecastRow.WORK_S), int(ForecastRow.GROWTH)
 WORK_WEIGHT = 2.0
 """A second of work beside a second of waiting: what a cached prompt saves, those who come later have, too."""
 
+LIKENESS_WEIGHT = 0.3
+"""Part of the score that says how much alike the TPOT SLOs there are: the tightest limits the batch."""
+
 LEAST = 1e-6
 """The score of a valid candidate without any headroom to spare."""
 
@@ -47,29 +50,26 @@ request that comes meanwhile would wait for two."""
 
 
 class SloTerms(NamedTuple):
-    """The newcomer's SLOs and how they are weighed; infinite where there is none.
+    """A request's SLOs and how they are weighed; infinite where there is none.
 
-    `left_s` is what is left of the TTFT SLO. Predictions are multiplied by the two `safety` factors, and by
-    1 + `caution` × FleetRow.TTFT_CAUTION or TPOT_CAUTION, the replica's own, the latter as growth allows.
-    `least_harm`: its own SLOs are lost and do not count. `patient`: it waits for a replica with a short
-    queue, of prompts or of `chunk_tokens`. `reserve` sequences more must still fit under the TPOT SLOs, where
-    one alone has `first_itl_s`.
+    `left_s` is what is left of the TTFT SLO. Predictions are multiplied by `safety`, and by 1 + `caution` ×
+    FleetRow.TTFT_CAUTION or TPOT_CAUTION, the replica's own, the latter as growth allows. `least_harm`: the
+    request's own SLOs are lost and do not count. `patient`: it waits for a replica with a short queue, of
+    prompts or of `chunk_tokens`. `reserve` sequences more must still fit under the TPOT SLOs, where one alone
+    has `first_itl_s`.
     """
 
     ttft_s: float
     left_s: float
     tpot_s: float
     ttft_weight: float
-    likeness_weight: float
-    ttft_safety: float
-    tpot_safety: float
     chunk_tokens: float
-    highest: bool
-    least_harm: bool
-    patient: bool
+    safety: float = 1.0
+    caution: float = 0.0
+    least_harm: bool = False
+    patient: bool = False
     reserve: float = 0.0
     first_itl_s: float = 0.0
-    caution: float = 1.0
 
 
 class JudgedReplica(NamedTuple):
@@ -95,6 +95,13 @@ class JudgedReplica(NamedTuple):
 
 
 @compiled_in_place
+def begins_soon(table: FloatArray, slot: int, chunk_tokens: float) -> bool:
+    """True if a prompt that comes to this replica is begun at once, or nearly so."""
+    few = table[FleetRow.PREFILL_TOKENS, slot] <= CHUNKS * chunk_tokens
+    return bool(few or table[FleetRow.WAITING, slot] == 0.0)
+
+
+@compiled_in_place
 def candidate_at(
     rows: FloatArray, table: FloatArray, place: int, slot: int, terms: SloTerms
 ) -> JudgedReplica:
@@ -103,7 +110,7 @@ def candidate_at(
     decoding = (
         table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot] + table[FleetRow.OTHER_REQUESTS, slot]
     )
-    ttft_safety = terms.ttft_safety * (1.0 + terms.caution * table[FleetRow.TTFT_CAUTION, slot])
+    ttft_safety = terms.safety * (1.0 + terms.caution * table[FleetRow.TTFT_CAUTION, slot])
     caution = terms.caution * table[FleetRow.TPOT_CAUTION, slot]
     spread = min(caution, SPREAD)
     caution += min(spread, max(0.0, WORTH_OF_GROWTH * rows[GROWTH, place])) - spread
@@ -117,9 +124,9 @@ def candidate_at(
         table[FleetRow.TTFT_SLACK_S, slot],
         decoding,
         waiting,
-        (waiting == 0.0) | (table[FleetRow.PREFILL_TOKENS, slot] <= CHUNKS * terms.chunk_tokens),
+        begins_soon(table, slot, terms.chunk_tokens),
         ttft_safety,
-        terms.tpot_safety * (1.0 + caution),
+        terms.safety * (1.0 + caution),
     )
 
 
@@ -284,9 +291,7 @@ def score_of(candidate: JudgedReplica, terms: SloTerms, best: BestHeadroom) -> f
     if terms.patient and not sooner and not candidate.room:
         return -LEAST
     share = share_of(candidate, terms, best)
-    if not terms.highest:
-        share = 1.0 - share
-    share += terms.likeness_weight * (likeness(terms.tpot_s, candidate.tightest_s) - share)
+    share += LIKENESS_WEIGHT * (likeness(terms.tpot_s, candidate.tightest_s) - share)
     return min(1.0, max(LEAST, share))
 
 

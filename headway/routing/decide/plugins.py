@@ -35,6 +35,7 @@ from headway.config.routing import RoutingSettings
 from headway.extensions import ExtensionPoint
 from headway.routing.decide.context import Refusal, RoutingState, SchedulingContext
 from headway.routing.fleet.table import FloatArray, SlotArray
+from headway.routing.queue.heads import Marks
 from headway.routing.types import PluginFault, RouteRequest
 
 PLUGINS = ExtensionPoint(
@@ -73,24 +74,22 @@ class Filter(Protocol):
 
 
 @runtime_checkable
-class Foresight(Protocol):
-    """A filter that tells quickly which held requests are worth asking about."""
+class JudgesHeld(Protocol):
+    """A filter that judges many held requests at a few replicas in one go."""
 
-    def promising(  # noqa: PLR0917 - plain figures
+    def fitting(  # noqa: PLR0917 - plain figures
         self,
         state: RoutingState,
         now_s: float,
         heads: FloatArray,
         role: int,
         slots: SlotArray,
-        open_lines: NDArray[np.bool_],
-    ) -> NDArray[np.bool_]:
-        """Of the open heads that wait for the role in this place, those of which `keep` may keep one of
-        `slots`, bool[lines]: at least the first of them by rank.
+        open_lines: Marks,
+    ) -> Marks:
+        """The open lines but for those whose heads `keep` would keep none of `slots` for, or that wait for
+        another role than the one in this place, bool[lines]. Those after the first that stays need no answer.
 
-        Of these lines the ones that have no room are closed in `open_lines`. `heads` is the table of held
-        requests (`heads.HeadRow`). A head that is marked in vain costs a decision; one whose line is
-        closed waits on.
+        `heads` is the table of held requests (`heads.HeadRow`). A head that stays in vain costs a decision.
         """
 
 

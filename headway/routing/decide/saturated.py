@@ -18,7 +18,6 @@ from headway.routing.decide.context import Refusal, SchedulingContext
 from headway.routing.fleet.saturation import FULL_CACHES, SaturationLimits
 from headway.routing.fleet.table import FleetRow, FloatArray, SlotArray
 from headway.routing.predict.forecast import queue_s
-from headway.routing.queue.heads import ANY_ROLE, HeadRow, Marks
 from headway.routing.types import ShedReason
 from interp.jit import compiled_in_place
 
@@ -43,20 +42,11 @@ class SaturationFilter:
         """True if one of `slots` is not saturated for requests that any queue of prompts suits."""
         return bool(is_any_free(table, slots, self._for_any(now_s)))
 
-    def openings(  # noqa: PLR0917 - plain figures
-        self,
-        now_s: float,
-        table: FloatArray,
-        ready: tuple[SlotArray, ...],
-        freed: tuple[SlotArray, ...],
-        heads: FloatArray,
-        open_lines: Marks,
-    ) -> int:
-        """The roles, by bits, for which open lines wait and one of their freed replicas is not saturated.
-
-        0 where a role has none that is ready and not saturated. Lines that wait for other roles are closed.
-        """
-        return int(close_others(table, ready, freed, self._for_any(now_s), heads, open_lines))
+    def free(self, now_s: float, table: FloatArray, slots: SlotArray) -> SlotArray:
+        """Those of `slots` that are not saturated for requests that any queue of prompts suits."""
+        marks = np.empty(len(slots), dtype=np.bool_)
+        mark_free(table, slots, self._for_any(now_s), marks)
+        return slots[marks]
 
     def _for_any(self, now_s: float) -> tuple[float, float, float, float]:
         batch, waiting, _ = self._limits
@@ -114,29 +104,3 @@ def is_any_free(table: FloatArray, slots: SlotArray, figures: tuple[Any, ...]) -
         if free:
             break
     return free
-
-
-@compiled_in_place
-def close_others(  # noqa: PLR0917 - plain figures, compiled
-    table: FloatArray,
-    ready: tuple[SlotArray, ...],
-    freed: tuple[SlotArray, ...],
-    figures: tuple[Any, ...],
-    heads: FloatArray,
-    open_lines: Marks,
-) -> int:
-    """`SaturationFilter.openings`."""
-    free, awaited = 0, 0
-    for role in range(len(freed)):
-        free |= int(is_any_free(table, freed[role], figures)) << role
-    for column in range(heads.shape[1]):
-        waits_for = int(heads[HeadRow.ROLE, column])
-        if open_lines[column] and waits_for != ANY_ROLE:
-            open_lines[column] = free >> waits_for & 1 > 0
-            awaited |= free & 1 << waits_for
-        elif open_lines[column]:
-            awaited = free
-    for role in range(len(ready)):
-        if free >> role & 1 == 0 and not is_any_free(table, ready[role], figures):
-            awaited = 0
-    return awaited

@@ -25,14 +25,14 @@ from headway.routing.decide.context import (
     choose_replica,
 )
 from headway.routing.decide.few import few_of, sample_of
-from headway.routing.decide.offloading import Offloading
-from headway.routing.decide.plugins import Filter, Foresight, Packer, Picker, Scorer
+from headway.routing.decide.offload import Offloading
+from headway.routing.decide.plugins import Filter, JudgesHeld, Packer, Picker, Scorer
 from headway.routing.decide.saturated import SaturationFilter
 from headway.routing.fleet.records import Record, Replica, TrackedPrediction
 from headway.routing.fleet.table import FloatArray, SlotArray
 from headway.routing.offload import OffloadDecision
 from headway.routing.predict.forecast import ForecastRow
-from headway.routing.queue.heads import Marks
+from headway.routing.queue.heads import ANY_ROLE, HeadRow, Marks
 from headway.routing.types import PluginFault, ShedReason
 
 logger = logging.getLogger(__name__)
@@ -43,11 +43,17 @@ KEPT_FOR_OTHERS = Refusal(
 
 NOT_THESE = Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: "others are to be asked")
 
-Freed = tuple[SlotArray, ...]
-"""Slots of each role."""
-
 Among = Sequence[SlotArray | None]
-"""The same, None for all of a role."""
+"""Candidates of each role, None for all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreedSlots:
+    """Slots of each role that may have room, i8[n]; or `everywhere`: any replica may."""
+
+    of_roles: tuple[SlotArray, ...] = ()
+    everywhere: bool = False
+
 
 LATE = 0.5
 """The share of a TTFT SLO by which a first token is predicted too late from which the SLO is given up."""
@@ -69,7 +75,7 @@ class Pipeline:
     uses_predictions: bool = False
     records_outcomes: bool = False
     packer: Packer | None = None
-    foresight: tuple[Foresight, ...] = ()
+    judges: tuple[JudgesHeld, ...] = ()
 
     def decide(self, context: SchedulingContext, generator: np.random.Generator) -> int | Refusal:
         """The position of the chosen one in `context.slots`, which may be fewer then; or a refusal.
@@ -107,7 +113,7 @@ def make_pipeline(name: str, plugins: Sequence[tuple[object, float]], default_pi
         scorers=tuple(
             (plugin, weight) for plugin, weight in plugins if weight > 0 and isinstance(plugin, Scorer)
         ),
-        foresight=tuple(plugin for plugin, _ in plugins if isinstance(plugin, Foresight)),
+        judges=tuple(plugin for plugin, _ in plugins if isinstance(plugin, JudgesHeld)),
         picker=next((plugin for plugin, _ in plugins if isinstance(plugin, Picker)), default_picker),
         uses_predictions=_declared("uses_predictions", plugins),
         records_outcomes=_declared("records_outcomes", plugins),
@@ -183,49 +189,35 @@ class Scheduler:
             return self._choose(now_s, record, self._fallback, among, barred)
         return choice
 
-    def blocked(self, now_s: float) -> bool:
-        """True if all replicas of a role are saturated, whatever the request."""
-        fleet = self._state.fleet
-        ready = [fleet.ready(role) for role in self._state.roles]
-        return not all(self._saturation.any_free(now_s, fleet.table, slots) for slots in ready)
+    def open_slots(self, now_s: float, freed: FreedSlots) -> FreedSlots | None:
+        """`freed` without saturated replicas; None where a role has no replica with room for any request."""
+        fleet, saturation = self._state.fleet, self._saturation
+        if not all(saturation.any_free(now_s, fleet.table, fleet.ready(role)) for role in self._state.roles):
+            return None
+        if freed.everywhere:
+            return freed
+        return FreedSlots(
+            of_roles=tuple(saturation.free(now_s, fleet.table, slots) for slots in freed.of_roles)
+        )
 
-    def openings(
-        self, now_s: float, freed: Freed | None, heads: FloatArray, open_lines: Marks
-    ) -> Freed | None:
-        """`freed` but for roles where all of these are saturated, or for which no open line waits.
-
-        None at all where a role has none with room, whatever the request. Lines that wait for other roles are
-        closed.
-        """
-        if freed is None:
-            return () if self.blocked(now_s) else None
-        fleet = self._state.fleet
-        ready = tuple([fleet.ready(role) for role in self._state.roles])
-        awaited = self._saturation.openings(now_s, fleet.table, ready, freed, heads, open_lines)
-        if not awaited:
-            return ()
-        return tuple([slots if awaited >> role & 1 else slots[:0] for role, slots in enumerate(freed)])
-
-    def promising(
-        self,
-        now_s: float,
-        heads: FloatArray,
-        profile: str,
-        freed: Freed,
-        open_lines: Marks,
+    def fitting(
+        self, now_s: float, heads: FloatArray, profile: str, freed: FreedSlots, open_lines: Marks
     ) -> Marks:
-        """Open lines of the profile whose heads the freed slots of their role may have room for, bool[lines].
-
-        At least the first of them; those that have none are closed. All, where the profile does not tell.
-        """
-        for each in self._pipelines[profile].foresight:
-            marks = None
-            for role, slots in enumerate(freed):
-                if len(slots):
-                    found = each.promising(self._state, now_s, heads, role, slots, open_lines)
-                    marks = found if marks is None else marks | found
-            return np.zeros_like(open_lines) if marks is None else marks
-        return open_lines.copy()
+        """The open lines of the profile whose heads the freed slots of their role may have room for,
+        bool[lines]: all that wait for such a role, where the profile's plugins do not judge held requests, or
+        predictions have refused for a while without an outcome."""
+        found: Marks = np.zeros_like(open_lines)
+        doubtful = self._state.latency.evidence.freshness.doubtful
+        judges = () if doubtful else self._pipelines[profile].judges
+        for role, slots in enumerate(freed.of_roles):
+            if not len(slots):
+                continue
+            waits = (heads[HeadRow.ROLE] == role) | (heads[HeadRow.ROLE] == ANY_ROLE)
+            marks: Marks = open_lines & waits
+            for each in judges:
+                marks = each.fitting(self._state, now_s, heads, role, slots, marks)
+            found |= marks
+        return found
 
     def rescued(self, now_s: float, record: Record, fault: PluginFault) -> RouteChoice | Refusal:
         """The same after `choose` met a fault, without its plugins; the fault again where nothing rescues."""

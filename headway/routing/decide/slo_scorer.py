@@ -1,7 +1,7 @@
 """`slo-scorer`: only replicas that keep every SLO there, and among them by headroom (the Gateway API's).
 
 For a newcomer with SLOs (S_t, S_p) that has waited w, at a replica whose tightest running TPOT SLO is s;
-TTFT and TPOT are `forecast`'s, times a safety factor that follows the live errors, or 1 + `margin`:
+TTFT and TPOT are `forecast`'s, times a safety factor that follows the live errors:
 
     TTFT headroom   h_t = S_t − w − TTFT
     TPOT headroom   h_p = min(S_p − TPOT, s − TPOT of those running once the newcomer is there)
@@ -11,23 +11,23 @@ TTFT and TPOT are `forecast`'s, times a safety factor that follows the live erro
     x_t, x_p        how far h_t, h_p lie below the most among the valid, in [0, 1] of their range (or of
                     2 % of the SLO, whichever is more)
     share           1 − a x_t − (1 − a) x_p, a = `ttft_weight`; an SLO that is not given leaves its weight
-    strategy        highest: the share; lowest: 1 − share
-    score           (1 − b) that + b · likeness, b = `likeness_weight`, likeness = min(S_p, s) / max(S_p, s)
-    critical, none  1 / (1 + what is missing, relative to the SLOs, same weights); only what others lose
-    valid           counts where its own SLOs are lost
+    score           0.7 share + 0.3 likeness, likeness = min(S_p, s) / max(S_p, s)
+    none is valid   what the request may demand instead is in `judge.DEMANDS`; the score is then
+                    1 / (1 + what is missing, relative to the SLOs, same weights), of others where its own are
+                    lost
 
 Room for critical requests (`demand`): where a request that is not critical is to be valid, h_p must also bear
 z √(λ τ) / R sequences more, each of which adds as much as those there do on average, (TPOT' − ITL(1)) / n.
 
 Candidates without a prediction are dropped where others have one; where none has, the request goes to the
-fallback profile. What follows where none is valid, and patience, are in docs/routing.md. Parameters left null
-are those of `routing.slo`.
+fallback profile. What follows where no demand is met, and patience, are in docs/routing.md. Parameters left
+null are those of `routing.slo`.
 """
 
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,21 +36,20 @@ from pydantic import Field
 from headway.config import Role
 from headway.config.routing import RoutingSettings
 from headway.routing.decide.context import Refusal, RoutingState, SchedulingContext
-from headway.routing.decide.foresight import HeldTerms, between_s, foresee
 from headway.routing.decide.headroom import CHUNKS, LEAST, SloTerms, judge, nearest_of
+from headway.routing.decide.judge import DEMANDS, HARMLESS_SHARE, Demand, HeldTerms, Situation, fitting
 from headway.routing.decide.lora_affinity import LoraAffinityScorer
 from headway.routing.decide.overruling import overruled
 from headway.routing.fleet.table import ROLE_CODES, FleetRow, FloatArray, SlotArray
 from headway.routing.predict.corrections import FIRST_SAFETY
 from headway.routing.predict.forecast import ForecastRow
+from headway.routing.queue.heads import Marks, RequestClass
 from headway.routing.queue.held_lines import CRITICAL_PATIENCE
 from headway.routing.types import RouteRequest, ShedReason
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 NOTE = "slo-scorer"
-
-ROUNDING = 1e-9
 
 NONE_OF_FEW = Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: "all are asked next")
 
@@ -64,63 +63,54 @@ class SloScorer:
     uses_predictions: ClassVar[bool] = True
     records_outcomes: ClassVar[bool] = True
 
-    strategy: Literal["lowest", "highest"] | None = None
-    exploration: Share | None = None
     ttft_weight: Share | None = None
-    likeness_weight: Share = 0.3
-    margin: Share | None = None
     patient: bool = True
 
     def with_settings(self, routing: RoutingSettings) -> "SloScorer":
         """Parameters that are null filled from `routing.slo`."""
         settings = routing.slo
-        return replace(
-            self,
-            strategy=self.strategy or settings.strategy,
-            exploration=settings.exploration if self.exploration is None else self.exploration,
-            patient=self.patient and settings.hold,
-            ttft_weight=settings.ttft_weight if self.ttft_weight is None else self.ttft_weight,
-        )
+        weight = settings.ttft_weight if self.ttft_weight is None else self.ttft_weight
+        return replace(self, patient=self.patient and settings.hold, ttft_weight=weight)
 
     def keep(self, context: SchedulingContext) -> NDArray[np.bool_] | None:
-        """bool[C]; None for all."""
+        """The candidates that meet the first of the request's demands that any meets, bool[C]."""
         _count(context)
-        record, alone = context.record, len(context.slots) == 1
-        # An only candidate is not compared with others: it is judged as a critical request is at last.
-        verdict = self._judged(context, nominal=alone and _without_margin(context))
-        valid: NDArray[np.bool_] = verdict > 0.0
-        if self.exploration and context.state.generator.random() < self.exploration:
-            context.notes[NOTE] = np.ones(len(verdict))
-            return np.isfinite(verdict)
+        record = context.record
         record.refused = False
-        context.notes[NOTE] = verdict
-        if context.partial or np.count_nonzero(valid):
+        context.notes[NOTE] = verdict = self._judged(context)
+        valid: NDArray[np.bool_] = verdict > 0.0
+        if context.partial or valid.any():
             return valid
+        demands = self._demands(context)
+        if Demand.AS_PREDICTED in demands:
+            context.notes[NOTE] = verdict = self._judged(context, nominal=True)
+            if (valid := verdict > 0.0).any():
+                return valid
         if (place := overruled(context, partial(self._judged, context))) is not None:
+            record.refused = True
             context.notes[NOTE] = np.ones(len(verdict))
             probe: NDArray[np.bool_] = np.arange(len(verdict)) == place
             return probe
         usable = np.isfinite(verdict)
-        if not record.waits_on or not usable.any():
-            return valid
-        return self._least_bad(context, verdict, usable)
+        if usable.any() and demands & (Demand.HARMLESS | Demand.ANYWHERE):
+            return self._least_bad(context, demands, verdict, usable)
+        return valid
 
-    def promising(  # noqa: PLR0917 - as its protocol
+    def fitting(  # noqa: PLR0917 - as its protocol
         self,
         state: RoutingState,
         now_s: float,
         heads: FloatArray,
         role: int,
         slots: SlotArray,
-        open_lines: NDArray[np.bool_],
-    ) -> NDArray[np.bool_]:
-        """Held requests that one of `slots` may be valid for, bool[lines]; see `foresight`."""
+        open_lines: Marks,
+    ) -> Marks:
+        """The open lines but for those for whose heads none of `slots` meets a demand; see `judge`."""
+        if not self.patient:
+            return open_lines.copy()
         latency, of_role = state.latency, state.roles[role]
-        count = len(state.fleet.ready(of_role))
-        safety, caution = self._margins(state)
-        transfer_s, transfer_s_per_token = between_s(state, now_s, role)
+        count, split = len(state.fleet.ready(of_role)), len(state.roles) > 1
         stay_s, others_stay_s = latency.stays.both
-        counted = count > 0 and of_role is not Role.PREFILL and not state.shares.several
         terms = HeldTerms(
             now_s=now_s,
             stay_s=stay_s,
@@ -128,16 +118,14 @@ class SloScorer:
             role=role,
             role_code=ROLE_CODES[of_role],
             ttft_weight=self.ttft_weight or 0.0,
-            safety=safety,
-            caution=caution,
-            reserve=latency.critical.room(now_s, stay_s, count) if counted else 0.0,
-            patient=self.patient and of_role is not Role.DECODE,
-            narrow=len(slots) < count,
+            caution=latency.evidence.freshness.weight,
+            reserve=0.0 if of_role is Role.PREFILL else latency.critical.room(now_s, stay_s, max(count, 1)),
+            some=len(slots) < count,
             several=state.shares.several,
-            transfer_s=transfer_s,
-            transfer_s_per_token=transfer_s_per_token,
+            transfer_s=state.rules.transfer_s(0.0) if split else 0.0,
+            transfer_s_per_token=state.rules.transfer_s_per_token if split else 0.0,
         )
-        return foresee(state, heads, slots, terms, open_lines)
+        return fitting(state, heads, slots, terms, open_lines)
 
     def score(self, context: SchedulingContext) -> FloatArray:
         """f8[C] in (0, 1]; where the request's adapter is not loaded, a fraction."""
@@ -154,50 +142,55 @@ class SloScorer:
         if not np.isfinite(context.forecast[ForecastRow.TTFT_S]).any():
             return Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: "no prediction", unjudged=True)
         # One that may miss its SLO has found no room here: for it the next role does not matter.
-        wait_s = 0.0 if self._may_miss(context) else context.next_wait_s
-        figures = tuple(self._terms(context, nominal=_without_margin(context)))
+        wait_s = context.next_wait_s if self._situation(context) is Situation.HOPEFUL else 0.0
+        nominal = Demand.AS_PREDICTED in self._demands(context)
+        figures = tuple(self._terms(context, nominal=nominal))
         table = context.state.fleet.table
         nearest, blocked, of_next = nearest_of(context.forecast, table, context.slots, figures, wait_s)
         return replace(no_headroom(context), nearest=nearest, blocked_at=blocked, of_next=of_next)
 
     def _least_bad(
-        self, context: SchedulingContext, verdict: FloatArray, usable: NDArray[np.bool_]
+        self,
+        context: SchedulingContext,
+        demands: Demand,
+        verdict: FloatArray,
+        usable: NDArray[np.bool_],
     ) -> NDArray[np.bool_]:
-        """The candidates of a request that none is valid for, and that is not shed for it."""
-        record, late = context.record, self._may_miss(context)
-        if not (record.forced or lost(context)):
-            again = self._judged(context, nominal=True) if _without_margin(context) else verdict
-            kept: NDArray[np.bool_] = again > 0.0
-            if kept.any() or (self.patient and not late):
-                context.notes[NOTE] = again
-                return kept
-        record.refused = True
-        if late:
+        """The candidates of a request that may miss its SLO: those that meet HARMLESS, ROOM or ANYWHERE."""
+        context.record.refused = True
+        if self._situation(context) is not Situation.HOPEFUL:
             verdict = self._judged(context, least_harm=True)
         context.notes[NOTE] = 1.0 / (1.0 - np.minimum(verdict, 0.0))
-        if not self.patient:
+        if Demand.ANYWHERE in demands:
             return usable
         room: NDArray[np.bool_] = usable & has_room(context)
         harm = -verdict - LEAST - 0.01 * context.forecast[ForecastRow.TTFT_S]
-        harmless: NDArray[np.bool_] = room & (harm <= ROUNDING)
-        if not record.forced:
-            return harmless
-        alone: NDArray[np.bool_] = context.column(FleetRow.FORCED) == 0.0
-        if harmless.any() or context.narrow:
-            return harmless & alone if record.yields else harmless
-        return room & alone
+        harmless: NDArray[np.bool_] = room & (harm <= HARMLESS_SHARE)
+        one_at_a_time: NDArray[np.bool_] = context.column(FleetRow.FORCED) == 0.0
+        if Demand.ROOM in demands and not (context.narrow or harmless.any()):
+            return room & one_at_a_time
+        return harmless & one_at_a_time if context.record.yields else harmless
 
-    def _may_miss(self, context: SchedulingContext) -> bool:
-        """True for one that goes where it harms nobody: it is lost or, if critical, has waited long."""
-        record = context.record
-        long = self.patient and record.request.critical and waited_long(context)
-        return record.forced or lost(context) or long
+    def _demands(self, context: SchedulingContext) -> Demand:
+        """What the request may demand of a replica now; without patience it goes anywhere before it waits."""
+        of_class = RequestClass.of(context.record.request)
+        if of_class is RequestClass.CRITICAL and context.state.shares.several:
+            of_class = RequestClass.CRITICAL_AMONG_TENANTS
+        demands = Demand(int(DEMANDS[of_class, self._situation(context)]))
+        anywhere = not self.patient and of_class is not RequestClass.NAMES_SLO
+        return demands | Demand.ANYWHERE if anywhere else demands
 
-    def _margins(self, state: RoutingState) -> tuple[float, float]:
-        """The factor of all predictions, and the weight of what was learnt of each replica's."""
-        if self.margin is not None:
-            return 1.0 + self.margin, 0.0
-        return 1.0, state.latency.evidence.freshness.weight
+    def _situation(self, context: SchedulingContext) -> Situation:
+        record, slo = context.record, context.record.slo
+        ttft_s, tpot_s = context.alone_s
+        if record.forced:
+            return Situation.FORCED
+        if ttft_s > slo.ttft_s - context.waited_s or tpot_s > slo.tpot_s:
+            return Situation.LOST
+        # A forecast that says no may be too careful, above all of when KV becomes free.
+        long = CRITICAL_PATIENCE * (slo.ttft_s - ttft_s) < context.waited_s
+        late = self.patient and record.request.critical and long
+        return Situation.LATE if late else Situation.HOPEFUL
 
     def _judged(
         self,
@@ -221,35 +214,21 @@ class SloScorer:
     ) -> SloTerms:
         record = context.record
         reserve, first_itl_s = _reserve(context)
-        safety, caution = (1.0, 0.0) if nominal else self._margins(context.state)
-        if supposed and self.margin is None:
-            # What was learnt of replicas was learnt of other predictions than these.
-            safety, caution = FIRST_SAFETY, 0.0
+        # What was learnt of replicas was learnt of other predictions than those that are supposed.
+        caution = 0.0 if nominal or supposed else context.state.latency.evidence.freshness.weight
         return SloTerms(
             ttft_s=record.slo.ttft_s,
             left_s=record.slo.ttft_s - context.waited_s,
             tpot_s=record.slo.tpot_s if context.role is not Role.PREFILL else inf,
             ttft_weight=self.ttft_weight or 0.0,
-            likeness_weight=self.likeness_weight,
-            ttft_safety=safety,
-            tpot_safety=safety,
-            caution=caution,
             chunk_tokens=float(context.state.rules.chunk_tokens),
-            highest=self.strategy != "lowest",
+            safety=FIRST_SAFETY if supposed else 1.0,
+            caution=caution,
             least_harm=least_harm,
             patient=self.patient and not record.request.critical and context.role is not Role.DECODE,
             reserve=reserve,
             first_itl_s=first_itl_s,
         )
-
-
-def _without_margin(context: SchedulingContext) -> bool:
-    """True for a critical request, which is judged by the prediction as it is before it is refused.
-
-    The margin is there so that promises are kept to those that could wait or go elsewhere. Where there are
-    several tenants it stays, since those may be another's: nobody buys room by calling itself critical.
-    """
-    return context.record.request.critical and not context.state.shares.several
 
 
 def has_room(context: SchedulingContext) -> NDArray[np.bool_]:
@@ -283,28 +262,9 @@ def _reserve(context: SchedulingContext) -> tuple[float, float]:
     reserve = latency.critical.room(context.now_s, latency.stay_s, replicas)
     if reserve == 0.0:
         return 0.0, 0.0
-    return reserve, latency.shared_tpot_s(_kind(context), 1.0, record.mean_tokens, 0.0)
-
-
-def _kind(context: SchedulingContext) -> int:
-    """The profile of the first candidate: it stands for the fleet."""
-    return int(context.state.fleet.table[FleetRow.KIND, context.slots[0]])
-
-
-def lost(context: SchedulingContext) -> bool:
-    """True if not even an idle replica would keep the request's SLO any more."""
-    slo = context.record.slo
-    ttft_s, tpot_s = context.alone_s
-    return ttft_s > slo.ttft_s - context.waited_s or tpot_s > slo.tpot_s
-
-
-def waited_long(context: SchedulingContext) -> bool:
-    """True once half of the time is over in which an idle replica could keep the TTFT SLO.
-
-    A forecast that says no may be too careful, above all of when KV becomes free.
-    """
-    patience_s = context.record.slo.ttft_s - context.alone_s[0]
-    return CRITICAL_PATIENCE * patience_s < context.waited_s
+    # The profile of the first candidate stands for the fleet.
+    kind = int(context.state.fleet.table[FleetRow.KIND, context.slots[0]])
+    return reserve, latency.shared_tpot_s(kind, 1.0, record.mean_tokens, 0.0)
 
 
 def no_headroom(context: SchedulingContext) -> Refusal:

@@ -18,14 +18,13 @@ import numpy as np
 from headway.config import Role
 from headway.config.routing import RoutingSettings
 from headway.routing.decide.context import Refusal, RoutingState
-from headway.routing.decide.offload_decision import after_deadline
-from headway.routing.decide.scheduler import Among, Freed, RouteChoice, Scheduler
+from headway.routing.decide.offload import after_deadline
+from headway.routing.decide.scheduler import Among, FreedSlots, RouteChoice, Scheduler
 from headway.routing.dispatch.claims import GuardBalance, KeptRoom, Tightness
-from headway.routing.dispatch.held_queue import HeldQueue
+from headway.routing.dispatch.held_queue import Fate, HeldQueue, fate_of
 from headway.routing.dispatch.placing import Counters, Placing
 from headway.routing.fleet.lazy_heap import LazyHeap
-from headway.routing.fleet.records import Record, Replica, RequestPhase
-from headway.routing.fleet.table import SlotArray
+from headway.routing.fleet.records import NO_CHARGE, Charge, Record, Replica, RequestPhase
 from headway.routing.offload import OffloadDecision
 from headway.routing.queue.fair_shares import cost_of
 from headway.routing.queue.heads import ANY_ROLE, HeadRow, Marks
@@ -47,9 +46,6 @@ STAFFED_AT_ONCE = 200
 
 LOOK_AGAIN_S, LOOK_AGAIN_TRIES = 0.5, 8
 """Seconds after which the most urgent lines, so many, ask all replicas: time alone makes room, too."""
-
-
-NONE: SlotArray = np.empty(0, dtype=np.int64)
 
 
 class FreedReplicas:
@@ -76,23 +72,19 @@ class FreedReplicas:
         """Any may have room."""
         self._looked_s = -inf
 
-    def take(self, now_s: float, roles: Sequence[Role]) -> Freed | None:
-        """The slots of each role, i8[n] each; None for all."""
+    def take(self, now_s: float, roles: Sequence[Role]) -> FreedSlots:
+        """Their slots; they are forgotten then."""
         freed, self._replicas = self._replicas, set()
         if now_s >= self._looked_s + LOOK_AGAIN_S:
             self._looked_s = now_s
-            return None
+            return FreedSlots(everywhere=True)
         of_roles: dict[Role, list[int]] = {role: [] for role in roles}
         for each in freed:
             if each.ready and each.alive and each.role in of_roles:
                 of_roles[each.role].append(each.slot)
-        return tuple(
-            [np.array(sorted(slots), dtype=np.int64) if slots else NONE for slots in of_roles.values()]
+        return FreedSlots(
+            of_roles=tuple(np.array(sorted(slots), dtype=np.int64) for slots in of_roles.values())
         )
-
-
-BY_PREDICTION = {ShedReason.NO_HEADROOM, ShedReason.SATURATED}
-"""Reasons for which a request that is judged by predictions waits only with `routing.slo.hold`."""
 
 
 class Dispatcher:
@@ -145,9 +137,9 @@ class Dispatcher:
         answer = answer or self._try(now_s, record, likely=not self._queue)
         if isinstance(answer, Placement):
             return
-        if answer is not None and self._hopeless(now_s, record, answer):
-            self._shed(record, answer.reason, answer.explain(), answer.retry_after_s)
-        elif self._queue.full and not self._made_room(record):
+        if answer is not None and self._is_shed(now_s, record, answer):
+            return
+        if self._queue.full and not self._made_room(record):
             self._shed(record, ShedReason.QUEUE_FULL, f"{self.held} requests wait")
         else:
             if not self._queue:
@@ -204,8 +196,8 @@ class Dispatcher:
     def take_back(self, record: Record) -> None:
         """Its attempt has come to nothing, for which its tenant is not charged."""
         if record.phase is not RequestPhase.QUEUED:
-            self._returned(record, record.charged)
-            record.charged, record.charged_output = 0.0, 0
+            self._returned(record, record.charge.cost)
+            record.charge = NO_CHARGE
         self.leave(record)
 
     def gone(self, replica: Replica) -> None:
@@ -220,8 +212,8 @@ class Dispatcher:
     def ended(self, record: Record, output_tokens: int) -> None:
         """It has ended with so many output tokens; its tenant was charged for what was expected."""
         if record.placement is not None:
-            unused = record.times * cost_of(0.0, record.charged_output - output_tokens)
-            self._returned(record, unused)
+            charge = record.charge
+            self._returned(record, charge.times * cost_of(0.0, charge.output_tokens - output_tokens))
 
     def _returned(self, record: Record, cost: float) -> None:
         """Its tenant was charged that much too much, by which its held requests rank."""
@@ -238,20 +230,16 @@ class Dispatcher:
         return outcome
 
     def _hand_out(self, now_s: float) -> None:
-        """Place held requests at replicas that may have room for them."""
+        """Place held requests at replicas that may have room for them, in the order of the queue."""
         self._queue.give_up(now_s)
-        freed = self.freed.take(now_s, self._state.roles)
-        tries = LOOK_AGAIN_TRIES if freed is None else MOST_TRIES
-        open_lines: Marks = self._queue.heads[HeadRow.LIVE] > 0.0
-        if (freed := self._scheduler.openings(now_s, freed, self._queue.heads, open_lines)) == ():
-            return
-        marks: Marks = np.zeros_like(open_lines)
-        while tries:
-            if not marks.any():
-                marks = self._promising(now_s, freed, open_lines)
-                if not marks.any():
-                    break
-            if (found := self._queue.first(marks)) is None:
+        freed = self._scheduler.open_slots(now_s, self.freed.take(now_s, self._state.roles))
+        lines: Marks = self._queue.heads[HeadRow.LIVE] > 0.0
+        judged, tries = False, LOOK_AGAIN_TRIES if freed is not None and freed.everywhere else MOST_TRIES
+        while freed is not None and tries:
+            if not judged:
+                # A head that does not fit now does not fit once another is placed.
+                lines, judged = self._fitting(now_s, freed, lines), True
+            if (found := self._queue.first(lines)) is None:
                 break
             column, request_id = found
             record = self._records[request_id]
@@ -263,21 +251,16 @@ class Dispatcher:
                 raise
             if isinstance(answer, Placement):
                 self._queue.remove(request_id)
-                freed = self._scheduler.openings(now_s, freed, self._queue.heads, open_lines)
-                if freed == ():
-                    break
-                marks[:] = False
+                freed, judged = self._scheduler.open_slots(now_s, freed), False
             elif answer is None:
                 break
-            elif self._hopeless(now_s, record, answer):
-                self._queue.remove(request_id)
-                self._shed(record, answer.reason, answer.explain(), answer.retry_after_s)
-                marks[:] = False
+            elif self._is_shed(now_s, record, answer):
+                judged = False
             else:
                 self._queue.refused(column, answer)
-                marks[column] = open_lines[column] = False
+                lines[column] = judged = False
                 tries -= 1
-        if freed is None:
+        if freed is not None and freed.everywhere:
             self._look_for_forced(now_s)
 
     def _look_for_forced(self, now_s: float) -> None:
@@ -292,38 +275,33 @@ class Dispatcher:
                     return
                 self._queue.remove(found[1])
 
-    def _among(self, column: int, freed: Freed | None) -> Among | None:
+    def _among(self, column: int, freed: FreedSlots) -> Among | None:
         """The candidates for a head: freed ones of the role that had no room for it, all of the other."""
-        if freed is None:
+        if freed.everywhere:
             return None
         role = int(self._queue.heads[HeadRow.ROLE, column])
         if role == ANY_ROLE:
-            role = next(place for place, slots in enumerate(freed) if len(slots))
-        return [slots if place == role and len(slots) else None for place, slots in enumerate(freed)]
+            role = next(place for place, slots in enumerate(freed.of_roles) if len(slots))
+        return [slots if place == role and len(slots) else None for place, slots in enumerate(freed.of_roles)]
 
-    def _promising(self, now_s: float, freed: Freed | None, open_lines: Marks) -> Marks:
-        """Open lines whose heads are worth asking about, bool[lines]: at least the first of them. Lines whose
-        heads are not are closed."""
-        if freed is None or self._state.latency.evidence.freshness.doubtful:
+    def _fitting(self, now_s: float, freed: FreedSlots, open_lines: Marks) -> Marks:
+        """The open lines whose heads are worth asking about, bool[lines]."""
+        if freed.everywhere:
             return open_lines.copy()
         heads, profiles = self._queue.heads, self._queue.profiles
-        if len(profiles) == 1:
-            (profile,) = profiles
-            return self._scheduler.promising(now_s, heads, profile, freed, open_lines)
-        marks = np.zeros_like(open_lines)
+        fitting: Marks = np.zeros_like(open_lines)
         for profile, number in profiles.items():
-            others = heads[HeadRow.PROFILE] != number
-            of_profile = open_lines & ~others
-            marks |= self._scheduler.promising(now_s, heads, profile, freed, of_profile)
-            open_lines &= of_profile | others
-        return marks
+            of_profile = open_lines & (heads[HeadRow.PROFILE] == number) if len(profiles) > 1 else open_lines
+            fitting |= self._scheduler.fitting(now_s, heads, profile, freed, of_profile)
+        return fitting
 
-    def _hopeless(self, now_s: float, record: Record, refusal: Refusal) -> bool:
-        """True if waiting does not help, or is not wanted; some wait all the same."""
-        if record.request.critical or (record.judged and record.waits_on):
+    def _is_shed(self, now_s: float, record: Record, refusal: Refusal) -> bool:
+        """True if a refused request is shed at once, for which this does it."""
+        if fate_of(now_s, record, refusal, hold=self._settings.slo.hold) is not Fate.SHED:
             return False
-        judged = refusal.reason in BY_PREDICTION and record.judged
-        return refusal.hopeful_until_s < now_s or (judged and not self._settings.slo.hold)
+        self._queue.remove(record.request.request_id)
+        self._shed(record, refusal.reason, refusal.explain(), refusal.retry_after_s)
+        return True
 
     def _forced(self, now_s: float, record: Record, *, full: bool) -> bool:
         """A critical request has waited as long as it may: it is placed (True), or waits for a place.
@@ -387,11 +365,10 @@ class Dispatcher:
 
     def _place(self, now_s: float, record: Record, choice: RouteChoice) -> Placement:
         tenant, uncached = record.request.tenant, record.request.input_tokens - choice.cached_tokens
-        record.charged_output, record.times = record.expected_output, 1.0
-        if self._shares.several:
-            record.times = self._tightness.of(now_s, record, self._state)
-        record.charged = record.times * cost_of(uncached, record.charged_output)
-        self._shares.served(tenant, record.charged)
+        times = self._tightness.of(now_s, record, self._state) if self._shares.several else 1.0
+        cost = times * cost_of(uncached, record.expected_output)
+        record.charge = Charge(cost, record.expected_output, times)
+        self._shares.served(tenant, cost)
         self._queue.served(tenant)
         placement = self.placing.place(now_s, record, choice)
         self._placements.append(placement)

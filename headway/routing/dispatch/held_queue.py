@@ -1,4 +1,4 @@
-"""The router's own queue: who is held, for how long, and why (AIBrix's pull routing).
+"""The router's own queue: which requests are held, for how long, and why.
 
 `held_lines` says which is next. Patience, and the latest start where predictions do not judge, are in
 docs/routing.md. There an idle replica's TTFT would be too hopeful: requests wait because none is idle, and in
@@ -7,6 +7,7 @@ overload all start at the last moment.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from enum import Enum, auto
 from math import inf, isfinite
 
 import numpy as np
@@ -18,7 +19,7 @@ from headway.routing.fleet.records import Record
 from headway.routing.fleet.table import FloatArray
 from headway.routing.predict.forecast import ForecastRow
 from headway.routing.queue.fair_shares import TenantShares
-from headway.routing.queue.heads import ANY_ROLE, Marks
+from headway.routing.queue.heads import ANY_ROLE, Marks, RequestClass
 from headway.routing.queue.held_lines import (
     CRITICAL_PATIENCE,
     NO_HOME,
@@ -33,12 +34,48 @@ WORTH_A_HOME = 0.25
 """The share of a prompt cached at a replica from which the request waits in a line for that replica."""
 
 
+class Fate(Enum):
+    """What becomes of a request that no replica should take now."""
+
+    SHED = auto()
+    WAIT_WHILE_HOPEFUL = auto()
+    """Until even an idle replica would be too late (`Refusal.hopeful_until_s`)."""
+    WAIT = auto()
+    """As long as a request may; critical ones wait on after that, for a place whatever it costs others."""
+
+
+FATES: Mapping[RequestClass, tuple[Fate, Fate]] = {
+    # Waiting may help               it does not
+    RequestClass.NAMES_SLO: (Fate.WAIT_WHILE_HOPEFUL, Fate.SHED),
+    RequestClass.NAMES_NONE: (Fate.WAIT, Fate.WAIT),
+    RequestClass.CRITICAL: (Fate.WAIT, Fate.WAIT),
+}
+"""While it waits a request is placed as `judge.DEMANDS` says."""
+
+BY_PREDICTION = {ShedReason.NO_HEADROOM, ShedReason.SATURATED}
+"""Reasons for which waiting helps a request that is judged by predictions only with `routing.slo.hold`."""
+
+
+def fate_of(now_s: float, record: Record, refusal: Refusal, *, hold: bool) -> Fate:
+    """What becomes of a refused request."""
+    wanted = hold or not record.judged or refusal.reason not in BY_PREDICTION
+    helps = wanted and refusal.hopeful_until_s >= now_s
+    return FATES[_class_of(record)][0 if helps else 1]
+
+
+def _class_of(record: Record) -> RequestClass:
+    """Where no predictions judge, a request that names no SLO is held to what its profile says of it."""
+    of_class = RequestClass.of(record.request)
+    unjudged = of_class is RequestClass.NAMES_NONE and not record.judged
+    return RequestClass.NAMES_SLO if unjudged else of_class
+
+
 class HeldQueue:
     """The held requests, by id."""
 
     def __init__(self, settings: QueueSettings, shares: TenantShares) -> None:
         self._settings, self._shares = settings, shares
-        self._waiting = UrgencyQueue(shares, settings.order)
+        self._waiting = UrgencyQueue(shares)
         self._reasons: dict[str, Refusal] = {}
         self._unstaffed: dict[str, Record] = {}
 
@@ -163,7 +200,7 @@ class HeldQueue:
         self, context: SchedulingContext, refusal: Refusal | None, enqueued_s: float
     ) -> WaitingRequest:
         record, expires_s = context.record, enqueued_s + self._settings.max_wait_s
-        if refusal is not None and not ((record.judged and record.waits_on) or record.request.critical):
+        if refusal is not None and FATES[_class_of(record)][0] is Fate.WAIT_WHILE_HOPEFUL:
             expires_s = min(expires_s, refusal.hopeful_until_s)
         home, cached_tokens = record.home = record.home or _home(context)
         return WaitingRequest(
@@ -215,8 +252,8 @@ def _start_by_s(context: SchedulingContext, refusal: Refusal | None) -> float:
     deadline_s = record.request.arrival_s + record.slo.ttft_s
     if refusal is None:
         return deadline_s
-    joined_s = record.joined_s = _joined_s(context)
-    return deadline_s - (context.state.latency.joined_safety.factor * joined_s if isfinite(joined_s) else 0.0)
+    joined_s = _joined_s(context)
+    return deadline_s - (context.state.latency.ttft_factor * joined_s if isfinite(joined_s) else 0.0)
 
 
 def _late_from_s(context: SchedulingContext) -> float:

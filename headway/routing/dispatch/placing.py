@@ -28,9 +28,6 @@ from headway.routing.fleet.lazy_heap import LazyHeap
 from headway.routing.fleet.records import Record, Replica, RequestPhase
 from headway.routing.fleet.table import (
     DUTY_MEMORY,
-    OWN_MEAN,
-    OWN_OUTPUT,
-    OWN_UNCACHED,
     Entry,
     FleetRow,
     enter,
@@ -164,7 +161,7 @@ class Placing:
         slack_s = least_key(prefill.waiting)
         prefill.prompts_left += 1
         prefill.requests_left += prefill is not decode
-        move(self._fleet.table, _slot(prefill), _slot(decode), record.entry, now_s, slack_s)
+        move(self._fleet.table, _slot(prefill), _slot(decode), tuple(record.entry), now_s, slack_s)
         record.phase = RequestPhase.DECODE
 
     def progressed(self, record: Record, output_tokens: int, expected_output: int) -> None:
@@ -180,14 +177,12 @@ class Placing:
             # Few cells of one column: to call compiled code would take longer.
             table, slot = self._fleet.table, decode.slot
             row = KV_TOKENS if record.phase is RequestPhase.DECODE else COMING_TOKENS
-            table[row, slot] += mean - entry[OWN_MEAN]
-            if (more := expected - entry[OWN_OUTPUT]) != 0.0:
+            table[row, slot] += mean - entry.mean
+            if (more := expected - entry.output) != 0.0:
                 table[RESERVED_TOKENS, slot] += more
                 table[OUTPUT_TOKENS, slot] += more
         record.output_tokens, record.expected_output = output_tokens, expected_output
-        uncached, busy_s, work_s, held, prefill_load, *_, load = entry
-        needed = tokens + expected
-        record.entry = (uncached, busy_s, work_s, held, prefill_load, needed, mean, expected, load)
+        record.entry = entry._replace(need=tokens + expected, mean=mean, output=expected)
 
     def released(self, record: Record) -> None:
         """Take the request off its replicas, whatever its phase."""
@@ -198,7 +193,7 @@ class Placing:
         for replica in (prefill, decode):
             if replica.alive:
                 self._state.prefixes.computed(replica.slot, record.request.blocks)
-        table, entry = self._fleet.table, record.entry
+        table, entry = self._fleet.table, tuple(record.entry)
         decode.running.discard(record.number)
         decode.requests_left += 1
         guard_s = least_key(decode.running)
@@ -229,9 +224,9 @@ class Placing:
         record.found_idle = decode.entered if idle else -1
         decode.entered += 1
         slots, memory_s = (_slot(prefill), _slot(decode)), DUTY_MEMORY * self._state.latency.stay_s
-        enter(self._fleet.table, *slots, entry, now_s, memory_s, slack_s, guard_s)
+        enter(self._fleet.table, *slots, tuple(entry), now_s, memory_s, slack_s, guard_s)
         prefill.prompts_placed += 1
-        self._state.reports.prompt_placed(entry[OWN_UNCACHED])
+        self._state.reports.prompt_placed(entry.uncached)
         if prefill.alive:
             prefill.waiting.push(slack_s, record.number, record)
         if decode.alive:
@@ -258,16 +253,16 @@ def entry_of(record: Record, busy_s: float, work_s: float, prefill_load: float, 
     tokens, output = float(record.request.input_tokens), float(record.expected_output)
     prefill, decode = _replicas(record)
     split = prefill is not decode
-    return (
-        tokens - record.cached_tokens,
-        busy_s,
-        work_s,
-        tokens if split and prefill.role is Role.MIXED else 0.0,
-        prefill_load if split else 0.0,
-        tokens + output,
-        tokens + 0.5 * output,
-        output,
-        load,
+    return Entry(
+        uncached=tokens - record.cached_tokens,
+        busy_s=busy_s,
+        work_s=work_s,
+        held=tokens if split and prefill.role is Role.MIXED else 0.0,
+        prefill_load=prefill_load if split else 0.0,
+        need=tokens + output,
+        mean=tokens + 0.5 * output,
+        output=output,
+        load=load,
     )
 
 

@@ -40,67 +40,76 @@ class RequestPhase(Enum):
     """Its prompt is computed; its KV may still travel."""
 
 
+class Charge(NamedTuple):
+    """What a tenant was charged for an attempt: `cost` for the prompt and `output_tokens`, `times` over for a
+    tight SLO."""
+
+    cost: float = 0.0
+    output_tokens: int = 0
+    times: float = 1.0
+
+
+NO_CHARGE, NO_ENTRY = Charge(), Entry()
+
+
 @dataclass(slots=True, eq=False)
 class Record:
-    """One request under way. Changed by the router alone.
+    """One request under way. Each group of fields is written by the one component that is named above it."""
 
-    `number` orders records by arrival. `slo` is what replicas are held to: the deployment's where the
-    SLO-aware profile places a request without one. `profile` names the scheduling profile, and `judged` says
-    that it goes by predictions. `expected_output` tokens are what it is thought to produce in all, judged
-    anew as its tokens come. The other fields are of the present attempt: `entry` are its figures in the
-    fleet's table; `ttft_s` and `tpot_s` are predicted from the placement on; `guard_s` is the TPOT SLO that
-    newcomers there must keep, infinite if no replica could; `ttft_slack_s` the same for TTFT; `handover` is,
-    while the KV of an offloaded prompt is on its way, the nominal transfer and the wait at D (see
-    `Handovers`). `alone_s` and `joined_s` are TTFT and TPOT on an idle fleet, and TTFT on a busy one if it
-    was held; `home` the slot that had most of its prompt then, and how many tokens; `forced`: it has waited
-    as long as it may, and `yields` to others that wait and can be saved; `counted`: it is part of the demand
-    that was seen; `charged` is what its tenant was charged for the attempt, `charged_output` tokens of
-    output and its prompt, `times` over; `blocked_by` the replica that only the SLOs of others kept closed to
-    it. `refused`: it was placed although predictions said that it would miss its SLO. `found_idle` is how
-    many requests its decode replica had ever had if nothing was there when it came, −1 else.
-    """
-
+    # Router, when the request comes. `number` orders records by arrival; `slo` is what replicas are held to,
+    # the deployment's where the profile is SLO-aware and the request names none; `profile` is the scheduling
+    # profile, and `judged` says that it goes by predictions.
     request: RouteRequest
     number: int
     expected_output: int
+    """Output tokens in all, judged anew as they come (with `Placing`)."""
     slo: RequestSlo
     profile: str
     judged: bool
+    prefilled_s: float = -1.0
+    first_token_s: float = -1.0
+
+    # Placing, for the present attempt: its replicas, its figures in the fleet's table, and what was predicted
+    # from the placement on. Newcomers there must keep `guard_s`, the TPOT SLO, infinite if no replica could,
+    # and `ttft_slack_s`. `found_idle` is how many requests its decode replica had ever had if nothing was
+    # there when it came, −1 else.
     phase: RequestPhase = RequestPhase.QUEUED
     attempt: int = 0
     placement: Placement | None = None
     prefill: "Replica | None" = None
     decode: "Replica | None" = None
     cached_tokens: int = 0
-    entry: Entry = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    entry: Entry = NO_ENTRY
     ttft_s: float = nan
     tpot_s: float = nan
     ttft_slack_s: float = inf
     guard_s: float = inf
     output_tokens: int = 0
     placed_s: float = -1.0
-    prefilled_s: float = -1.0
-    first_token_s: float = -1.0
-    joined_s: float = nan
     tracked: tuple[TrackedPrediction, ...] = ()
     offload: OffloadDecision | None = None
-    handover: tuple[float, float] | None = None
-    alone_s: tuple[float, float] | None = None
-    home: tuple[int, float] | None = None
-    forced: bool = False
-    yields: bool = False
-    counted: bool = False
-    charged: float = 0.0
-    charged_output: int = 0
-    times: float = 1.0
-    blocked_by: "Replica | None" = None
-    refused: bool = False
     found_idle: int = -1
 
-    @property
-    def waits_on(self) -> bool:
-        """True if it is not shed when its SLO can be kept no longer: it is critical, or names none."""
-        return self.request.critical or not self.request.slo.given
+    # Handovers, while the KV of an offloaded prompt is on its way: the nominal transfer and the wait at D.
+    handover: tuple[float, float] | None = None
+
+    # Dispatcher. `forced`: it has waited as long as it may, and `yields` to others that wait and can be
+    # saved; `blocked_by` is the replica that only the SLOs of others kept closed to it.
+    charge: Charge = NO_CHARGE
+    forced: bool = False
+    yields: bool = False
+    blocked_by: "Replica | None" = None
+
+    # HeldQueue: the slot that had most of its prompt when it came to wait, and how many tokens of it.
+    home: tuple[int, float] | None = None
+
+    # SchedulingContext: TTFT and TPOT on an idle fleet, remembered until profiles change.
+    alone_s: tuple[float, float] | None = None
+
+    # SloScorer. `counted`: it is part of the demand that was seen; `refused`: it was placed although
+    # predictions said that it would miss its SLO.
+    counted: bool = False
+    refused: bool = False
 
     @property
     def need_tokens(self) -> int:

@@ -1,12 +1,12 @@
 """The fleet's table: a row per quantity, a column per replica, and the entries of requests in it, compiled.
 
-Each event writes a dozen cells. A slot of −1 stands for a replica that is GONE and has no cells. A request's
-figures come as one plain tuple: to hand named ones to compiled code takes longer than all the writing.
+Each event writes a dozen cells. A slot of −1 stands for a replica that is GONE and has no cells.
 """
 
 from collections.abc import Mapping
 from enum import IntEnum
 from math import exp, inf
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,13 +96,27 @@ EMPTY: Mapping[FleetRow, float] = {
 }
 """The cells of a new replica, where they are not 0."""
 
-Entry = tuple[float, float, float, float, float, float, float, float, float]
-"""One request in numbers, in the order of the constants that follow."""
 
-OWN_UNCACHED, OWN_BUSY_S, OWN_WORK_S = 0, 1, 2
-OWN_HELD = 3
-"""Tokens that its prompt holds at another replica that also decodes."""
-OWN_PREFILL_LOAD, OWN_NEED, OWN_MEAN, OWN_OUTPUT, OWN_LOAD = 4, 5, 6, 7, 8
+class Entry(NamedTuple):
+    """The figures of one request in the table. Compiled code gets them as a plain tuple, `tuple(entry)`, and
+    names them anew: to pass a named one takes longer than all the writing."""
+
+    uncached: float = 0.0
+    """Prompt tokens that its prefill replica computes."""
+    busy_s: float = 0.0
+    """Seconds for which its prompt keeps that replica, and of these the work beside the batch."""
+    work_s: float = 0.0
+    held: float = 0.0
+    """Tokens that its prompt holds at another replica that also decodes."""
+    prefill_load: float = 0.0
+    need: float = 0.0
+    """KV tokens that it is expected to fill in the end, and on average."""
+    mean: float = 0.0
+    output: float = 0.0
+    load: float = 0.0
+
+
+PlainEntry = tuple[float, ...]
 
 
 @compiled
@@ -110,7 +124,7 @@ def enter(  # noqa: PLR0917 - plain figures, compiled
     table: FloatArray,
     prefill: int,
     decode: int,
-    entry: Entry,
+    entry: PlainEntry,
     now_s: float,
     memory_s: float,
     slack_s: float,
@@ -118,85 +132,87 @@ def enter(  # noqa: PLR0917 - plain figures, compiled
 ) -> None:
     """The request is placed; `slack_s` and `guard_s` bind those that come after it. Duty remembers
     `memory_s`."""
+    own = Entry(*entry)
     if prefill >= 0:
-        _wait(table, prefill, entry, 1.0)
-        table[FleetRow.BUSY_UNTIL_S, prefill] = (
-            max(table[FleetRow.BUSY_UNTIL_S, prefill], now_s) + entry[OWN_BUSY_S]
-        )
+        _wait(table, prefill, own, 1.0)
+        table[FleetRow.BUSY_UNTIL_S, prefill] = max(table[FleetRow.BUSY_UNTIL_S, prefill], now_s) + own.busy_s
         kept = exp((table[FleetRow.DUTY_AT_S, prefill] - now_s) / memory_s)
-        table[FleetRow.DUTY, prefill] = table[FleetRow.DUTY, prefill] * kept + entry[OWN_WORK_S] / memory_s
+        table[FleetRow.DUTY, prefill] = table[FleetRow.DUTY, prefill] * kept + own.work_s / memory_s
         table[FleetRow.DUTY_AT_S, prefill] = now_s
         table[FleetRow.TTFT_SLACK_S, prefill] = min(table[FleetRow.TTFT_SLACK_S, prefill], slack_s)
     if decode >= 0:
         table[FleetRow.COMING, decode] += 1.0
-        table[FleetRow.COMING_TOKENS, decode] += entry[OWN_MEAN]
-        _hold(table, decode, entry, 1.0)
+        table[FleetRow.COMING_TOKENS, decode] += own.mean
+        _hold(table, decode, own, 1.0)
         table[FleetRow.TPOT_SLO_S, decode] = min(table[FleetRow.TPOT_SLO_S, decode], guard_s)
 
 
 @compiled
 def move(  # noqa: PLR0917 - plain figures, compiled
-    table: FloatArray, prefill: int, decode: int, entry: Entry, now_s: float, slack_s: float
+    table: FloatArray, prefill: int, decode: int, entry: PlainEntry, now_s: float, slack_s: float
 ) -> None:
     """Its prompt is computed; `slack_s` is the least of those that still wait there."""
+    own = Entry(*entry)
     if prefill >= 0:
-        _wait(table, prefill, entry, -1.0)
+        _wait(table, prefill, own, -1.0)
         table[FleetRow.BUSY_UNTIL_S, prefill] = now_s + table[FleetRow.WORK_S, prefill]
         table[FleetRow.TTFT_SLACK_S, prefill] = slack_s
     if decode >= 0:
         table[FleetRow.COMING, decode] -= 1.0
-        table[FleetRow.COMING_TOKENS, decode] -= entry[OWN_MEAN]
+        table[FleetRow.COMING_TOKENS, decode] -= own.mean
         table[FleetRow.RUNNING, decode] += 1.0
-        table[FleetRow.KV_TOKENS, decode] += entry[OWN_MEAN]
+        table[FleetRow.KV_TOKENS, decode] += own.mean
     _settle(table, prefill)
 
 
 @compiled
 def withdraw(  # noqa: PLR0917 - plain figures, compiled
-    table: FloatArray, prefill: int, decode: int, entry: Entry, slack_s: float, guard_s: float
+    table: FloatArray, prefill: int, decode: int, entry: PlainEntry, slack_s: float, guard_s: float
 ) -> None:
     """It leaves before its prompt was computed; `slack_s` and `guard_s` are the least of those left."""
+    own = Entry(*entry)
     if prefill >= 0:
-        _wait(table, prefill, entry, -1.0)
+        _wait(table, prefill, own, -1.0)
         table[FleetRow.TTFT_SLACK_S, prefill] = slack_s
     if decode >= 0:
         table[FleetRow.COMING, decode] -= 1.0
-        table[FleetRow.COMING_TOKENS, decode] -= entry[OWN_MEAN]
-        _hold(table, decode, entry, -1.0)
+        table[FleetRow.COMING_TOKENS, decode] -= own.mean
+        _hold(table, decode, own, -1.0)
         table[FleetRow.TPOT_SLO_S, decode] = guard_s
     _settle(table, prefill)
     _settle(table, decode)
 
 
 @compiled
-def leave(table: FloatArray, prefill: int, decode: int, entry: Entry, guard_s: float) -> None:
+def leave(table: FloatArray, prefill: int, decode: int, entry: PlainEntry, guard_s: float) -> None:
     """It leaves its decode replica; `guard_s` is the least of those that are left there."""
+    own = Entry(*entry)
     if decode >= 0:
         table[FleetRow.RUNNING, decode] -= 1.0
-        table[FleetRow.KV_TOKENS, decode] -= entry[OWN_MEAN]
-        _hold(table, decode, entry, -1.0)
+        table[FleetRow.KV_TOKENS, decode] -= own.mean
+        _hold(table, decode, own, -1.0)
         table[FleetRow.TPOT_SLO_S, decode] = guard_s
     _settle(table, prefill)
     _settle(table, decode)
 
 
 @compiled
-def _wait(table: FloatArray, slot: int, entry: Entry, sign: float) -> None:
+def _wait(table: FloatArray, slot: int, own: Entry, sign: float) -> None:
     if sign < 0.0:
         # What the engine has done is spread evenly over the prompts there.
         table[FleetRow.DONE_S, slot] *= 1.0 - 1.0 / max(table[FleetRow.WAITING, slot], 1.0)
     table[FleetRow.WAITING, slot] += sign
-    table[FleetRow.PREFILL_TOKENS, slot] += sign * entry[OWN_UNCACHED]
-    table[FleetRow.WORK_S, slot] += sign * entry[OWN_BUSY_S]
-    table[FleetRow.LOAD, slot] += sign * entry[OWN_PREFILL_LOAD]
-    table[FleetRow.RESERVED_TOKENS, slot] += sign * entry[OWN_HELD]
+    table[FleetRow.PREFILL_TOKENS, slot] += sign * own.uncached
+    table[FleetRow.WORK_S, slot] += sign * own.busy_s
+    table[FleetRow.LOAD, slot] += sign * own.prefill_load
+    table[FleetRow.RESERVED_TOKENS, slot] += sign * own.held
 
 
 @compiled
-def _hold(table: FloatArray, slot: int, entry: Entry, sign: float) -> None:
-    table[FleetRow.RESERVED_TOKENS, slot] += sign * entry[OWN_NEED]
-    table[FleetRow.OUTPUT_TOKENS, slot] += sign * entry[OWN_OUTPUT]
-    table[FleetRow.LOAD, slot] += sign * entry[OWN_LOAD]
+def _hold(table: FloatArray, slot: int, own: Entry, sign: float) -> None:
+    table[FleetRow.RESERVED_TOKENS, slot] += sign * own.need
+    table[FleetRow.OUTPUT_TOKENS, slot] += sign * own.output
+    table[FleetRow.LOAD, slot] += sign * own.load
 
 
 @compiled

@@ -215,7 +215,6 @@ class Probes:
             self._earned -= 1.0
         window.next_s = now_s + min(window.wait_s, IDLE_WAIT_S if idle else BUSY_WAIT_S)
         window.flying.append(record)
-        record.refused = True
 
     def outcome(self, now_s: float, kind: int, record: Record, *, kept: bool) -> None:
         """A request that predictions judged has ended; `record.refused` says how."""

@@ -89,10 +89,8 @@ class LatencyForecaster:
     known, −2 and so on for each type that only has capacities, since these tell its replicas apart.
     """
 
-    def __init__(
-        self, profiles: Mapping[str, Profile | None], rules: EngineRules, *, quantile: bool = False
-    ) -> None:
-        self.rules, self._quantile = rules, quantile
+    def __init__(self, profiles: Mapping[str, Profile | None], rules: EngineRules) -> None:
+        self.rules = rules
         self._batching = Batching(float(rules.max_batch_size), float(rules.chunk_tokens))
         self._safety = {"": (SafetyFactor(), SafetyFactor())}
         self._kinds: dict[str, int] = {}
@@ -102,8 +100,6 @@ class LatencyForecaster:
         self._curves: PlainCurves | None = None
         self.stays = Stays()
         """How long requests decode."""
-        self.joined_safety = SafetyFactor()
-        """Stretches `joined_s` of those that are held."""
         self.critical = CriticalDemand()
         """The critical load that was judged by these predictions."""
 
@@ -149,9 +145,8 @@ class LatencyForecaster:
 
     def safety_factors(self) -> Mapping[str, SafetyFactor]:
         """The factors of predictions, by name: `ttft`, `tpot` of the deployment's profile, `ttft/L20` of the
-        GPU type L20, and `held_ttft`.
-        """
-        factors = {"held_ttft": self.joined_safety}
+        GPU type L20."""
+        factors: dict[str, SafetyFactor] = {}
         for gpu_type, (ttft, tpot) in self._safety.items():
             of_type = f"/{gpu_type}" if gpu_type else ""
             factors |= {f"ttft{of_type}": ttft, f"tpot{of_type}": tpot}
@@ -165,7 +160,7 @@ class LatencyForecaster:
     def use(self, model: LatencyModel, age_s: float = 0.0) -> None:
         """Correct by this model from now on; its newest sample is `age_s` old."""
         learned = model.ttft.learned is not None or model.tpot.learned is not None
-        ttft, tpot = curves_of(model, quantile=self._quantile)
+        ttft, tpot = curves_of(model)
         self._curves = (tuple(ttft), tuple(tpot)) if learned else None
         if learned:
             self.evidence.freshness.aged(age_s)
@@ -178,6 +173,11 @@ class LatencyForecaster:
         self.evidence.freshness.refused(now_s)
         if self.evidence.freshness.weight < EXPIRED:
             self._curves = None
+
+    @property
+    def ttft_factor(self) -> float:
+        """The safety factor of TTFT at replicas of the deployment's profile."""
+        return self._safety[""][0].factor
 
     @property
     def stay_s(self) -> float:

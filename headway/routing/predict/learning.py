@@ -97,7 +97,6 @@ class Learning:
             return
         self._latency.stays.add(now_s - first_s)
         ttft_s = first_s - record.placed_s
-        self._latency.joined_safety.observe(record.joined_s, ttft_s)
         if record.tracked:
             tpot_s = (now_s - first_s) / (output_tokens - 1) if output_tokens > 1 else nan
             self._sample(record, ttft_s, tpot_s)
@@ -235,9 +234,7 @@ class Training:
     """The training window and the model in place. `add` and `train` may run in different threads in turn."""
 
     def __init__(self, settings: PredictionSettings) -> None:
-        self._online = OnlineLatency(
-            TrainingWindow(most_rows=settings.window_samples), LatencySettings(level=settings.quantile)
-        )
+        self._online = OnlineLatency(TrainingWindow(most_rows=settings.window_samples), LatencySettings())
         self._ttft, self._tpot = RecordedPrior(), RecordedPrior()
         self._trained: Trained | None = None
         self._now_s = nan

@@ -1,7 +1,7 @@
 """The heads of the lines that wait, in one table with a column per line, and compiled loops over it.
 
-`held_lines` writes the table. The loops find the next head, those that lead, and one that is lost by now:
-some nanoseconds a line. A rank is (its key is ahead, its user is, tier, key, sequence), least first.
+`held_lines` writes the table. The loops find the next head and one that is lost by now: some nanoseconds a
+line. A rank is (its key is ahead, its user is, tier, key, sequence), least first.
 """
 
 from enum import IntEnum
@@ -10,16 +10,33 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.routing.fleet.table import FloatArray, SlotArray
+from headway.routing.fleet.table import FloatArray
 from headway.routing.queue.fair_shares import KeyRow
+from headway.routing.types import RouteRequest
 from interp.jit import compiled_in_place
 
 Marks = NDArray[np.bool_]
 
 CRITICAL_TIER, PLAIN_TIER, LOST_TIER = 0, 1, 2
 ANY_ROLE = -1
-LEADING = 32
-"""Heads that are judged first, in order; all others only where none of these finds room."""
+
+
+class RequestClass(IntEnum):
+    """What a request may expect where its SLO cannot be kept (`judge.DEMANDS`)."""
+
+    NAMES_SLO = 0
+    """It is shed."""
+    NAMES_NONE = 1
+    CRITICAL = 2
+    CRITICAL_AMONG_TENANTS = 3
+    """As critical, but what it gains may be another tenant's loss."""
+
+    @classmethod
+    def of(cls, request: RouteRequest) -> "RequestClass":
+        """The class of a request of the only tenant."""
+        if request.critical:
+            return cls.CRITICAL
+        return cls.NAMES_SLO if request.slo.given else cls.NAMES_NONE
 
 
 class HeadRow(IntEnum):
@@ -57,7 +74,9 @@ class HeadRow(IntEnum):
     """The place of its tenant in `UrgencyQueue`."""
     LATE_FROM_S = 17
     """The time from which a critical one has waited so long that it may miss its SLO."""
-    LATEST_S = 18
+    CLASS = 18
+    """RequestClass, of the only tenant."""
+    LATEST_S = 19
     """The first latest start of those in the line, whether or not that one is the head."""
 
 
@@ -69,7 +88,7 @@ def first_of(heads: FloatArray, marks: Marks, every: bool, keys: FloatArray, ahe
         if not (every or marks[column]) or heads[HeadRow.LIVE, column] == 0.0:
             continue
         ahead = ahead_of(heads, column, keys, ahead_from)
-        if best < 0 or ahead < least or (ahead == least and _before(heads, column, best)):
+        if best < 0 or precedes(heads, column, ahead, best, least):
             best, least = column, ahead
     return best
 
@@ -83,6 +102,12 @@ def ahead_of(heads: FloatArray, column: int, keys: FloatArray, ahead_from: float
 
 
 @compiled_in_place
+def precedes(heads: FloatArray, column: int, ahead: int, other: int, other_ahead: int) -> bool:
+    """True if the head of `column` is of less rank than that of `other`, each so far `ahead`."""
+    return ahead < other_ahead or (ahead == other_ahead and _before(heads, column, other))
+
+
+@compiled_in_place
 def _before(heads: FloatArray, column: int, other: int) -> bool:
     """True if the head of a column is of less rank than that of another that is no more ahead."""
     if heads[HeadRow.TIER, column] != heads[HeadRow.TIER, other]:
@@ -90,34 +115,6 @@ def _before(heads: FloatArray, column: int, other: int) -> bool:
     if heads[HeadRow.KEY_S, column] != heads[HeadRow.KEY_S, other]:
         return bool(heads[HeadRow.KEY_S, column] < heads[HeadRow.KEY_S, other])
     return bool(heads[HeadRow.SEQUENCE, column] < heads[HeadRow.SEQUENCE, other])
-
-
-@compiled_in_place
-def leads(  # noqa: PLR0917 - plain figures, compiled
-    heads: FloatArray, column: int, ahead: int, columns: SlotArray, aheads: SlotArray, found: int
-) -> bool:
-    """True if this head, `ahead` so far, is of those of least rank: `found` stand in `columns`, in order."""
-    return found < len(columns) or _precedes(heads, column, ahead, columns[found - 1], aheads[found - 1])
-
-
-@compiled_in_place
-def enter_leading(  # noqa: PLR0917 - plain figures, compiled
-    heads: FloatArray, column: int, ahead: int, columns: SlotArray, aheads: SlotArray, found: int
-) -> int:
-    """Enter a head that leads; the last one makes way if there are as many as fit. The number of them."""
-    found = min(found + 1, len(columns))
-    place = found - 1
-    while place > 0 and _precedes(heads, column, ahead, columns[place - 1], aheads[place - 1]):
-        columns[place], aheads[place] = columns[place - 1], aheads[place - 1]
-        place -= 1
-    columns[place], aheads[place] = column, ahead
-    return found
-
-
-@compiled_in_place
-def _precedes(heads: FloatArray, column: int, ahead: int, other: int, other_ahead: int) -> bool:
-    """True if the head of `column` is of less rank than that of `other`."""
-    return ahead < other_ahead or (ahead == other_ahead and _before(heads, column, other))
 
 
 @compiled_in_place

@@ -17,7 +17,6 @@ jobs on one machine); by latest start alone all begin at the last moment, the lo
                                          seconds that the tenant's usual requests may wait, a token of theirs
     rank           (its key is ahead, its user is, tier, due or for the lost enqueueing, arrival), least first
     tier           critical ones that can be saved; others that can; those that are lost
-    order fifo     one tier, by enqueueing
 
 Requests of one tenant, pattern, SLO and criticality are a line: when its head finds no room, those behind it
 need not ask. The heads stand in a table with a column per line, which compiled loops scan (`heads`). n
@@ -29,7 +28,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from math import exp, frexp, inf, isinf, ldexp
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,6 +41,7 @@ from headway.routing.queue.heads import (
     PLAIN_TIER,
     HeadRow,
     Marks,
+    RequestClass,
     first_of,
     lost_by,
     next_lost_s,
@@ -198,8 +198,8 @@ class _Line:
 class UrgencyQueue:
     """All that wait. Times passed in never go back; `due` is called before `first` at a time."""
 
-    def __init__(self, shares: TenantShares, order: Literal["slo", "fifo"] = "slo") -> None:
-        self._shares, self._order, self._sequence = shares, order, 0
+    def __init__(self, shares: TenantShares) -> None:
+        self._shares, self._sequence = shares, 0
         self._entries: dict[str, tuple[WaitingRequest, _Line, int]] = {}
         self._lines: dict[tuple[Alike, bool], _Line] = {}
         self._at: list[_Line | None] = []
@@ -270,7 +270,7 @@ class UrgencyQueue:
 
     def give_up(self, now_s: float) -> None:
         """Move those that can be saved no longer to the lost."""
-        if self._order != "slo" or now_s <= self._next_lost_s:
+        if now_s <= self._next_lost_s:
             return
         while (column := lost_by(self.heads, now_s)) >= 0:
             line = self._line(column)
@@ -326,7 +326,6 @@ class UrgencyQueue:
 
     def _add(self, entry: WaitingRequest, sequence: int, *, lost: bool) -> None:
         self.savable += not lost
-        by_age = lost or self._order == "fifo"
         key = (alike(entry), lost)
         line = self._lines.get(key)
         if line is None:
@@ -336,10 +335,10 @@ class UrgencyQueue:
                 self._of_tenant[entry.request.tenant] = set()
                 self._tenants[entry.request.tenant] = next(self._numbers)
             self._of_tenant[entry.request.tenant].add(line.column)
-        ordered_anew = not by_age and line.priced(self._prices.log_of(entry.request.tenant))
-        key_s = entry.enqueued_s if by_age else line.due_s(entry)
+        ordered_anew = not lost and line.priced(self._prices.log_of(entry.request.tenant))
+        key_s = entry.enqueued_s if lost else line.due_s(entry)
         line.entries.push(key_s, sequence, entry)
-        if not by_age:
+        if not lost:
             line.starts.push(entry.latest_start_s, sequence, entry)
         self._entries[entry.request.request_id] = (entry, line, sequence)
         if ordered_anew or sequence in {_first(line.entries), _first(line.starts)}:
@@ -373,7 +372,7 @@ class UrgencyQueue:
         tier = LOST_TIER if lost else CRITICAL_TIER if of_line.critical else PLAIN_TIER
         self.heads[:, line.column] = (
             1.0,
-            tier if self._order == "slo" else PLAIN_TIER,
+            tier,
             key_s,
             sequence,
             self._shares.start(request.tenant),
@@ -390,6 +389,7 @@ class UrgencyQueue:
             self._shares.number(request.tenant),
             self._tenants[request.tenant],
             entry.late_from_s,
+            RequestClass.of(request),
             inf if next_start is None else next_start[0],
         )
         if next_start is not None:

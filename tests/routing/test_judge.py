@@ -1,4 +1,4 @@
-"""What is quickly told of held requests: none that its profile would place is passed over."""
+"""Held requests judged at freed replicas: none that its profile would place is passed over."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import pytest
 from headway.engine import EngineRules
 from headway.routing import RequestSlo, Router
 from headway.routing.decide.context import Refusal
-from headway.routing.decide.scheduler import Freed, Scheduler
+from headway.routing.decide.scheduler import FreedSlots, Scheduler
 from headway.routing.dispatch.held_queue import HeldQueue
 from headway.routing.fleet.records import Record
 from headway.routing.fleet.table import FloatArray
@@ -46,11 +46,10 @@ def overloaded(made: Router, steps: int) -> None:
 
 
 @pytest.mark.parametrize("pools", [MIXED, SPLIT], ids=["mixed", "split"])
-@pytest.mark.parametrize("profile", ["slo", pytest.param("pull", marks=pytest.mark.slow)])
 def test_no_held_request_is_passed_over_that_its_profile_would_place(
-    monkeypatch: pytest.MonkeyPatch, profile: str, pools: Any
+    monkeypatch: pytest.MonkeyPatch, pools: Any
 ) -> None:
-    promising, add, passed_over = Scheduler.promising, HeldQueue.add, 0
+    fitting, add, passed_over = Scheduler.fitting, HeldQueue.add, 0
     held: dict[str, Record] = {}
     queues: list[HeldQueue] = []
 
@@ -60,27 +59,28 @@ def test_no_held_request_is_passed_over_that_its_profile_would_place(
         add(self, now_s, record, *rest)
 
     def spied(
-        self: Scheduler, now_s: float, heads: FloatArray, profile: str, freed: Freed, open_lines: Marks
+        self: Scheduler, now_s: float, heads: FloatArray, profile: str, freed: FreedSlots, open_lines: Marks
     ) -> Marks:
         nonlocal passed_over
-        before = open_lines & (heads[HeadRow.LIVE] > 0.0)
-        marks = promising(self, now_s, heads, profile, freed, open_lines)
+        marks = fitting(self, now_s, heads, profile, freed, open_lines)
         assert not (marks & ~open_lines).any()
-        for column in np.flatnonzero(before & ~open_lines):
-            _, request_id = queues[0].first(np.arange(len(before)) == column) or (column, "")
+        if not any(len(slots) for slots in freed.of_roles):
+            return marks
+        for column in np.flatnonzero(open_lines & ~marks & (heads[HeadRow.LIVE] > 0.0)):
+            _, request_id = queues[0].first(np.arange(len(marks)) == column) or (column, "")
             role = int(heads[HeadRow.ROLE, column])
             if role == ANY_ROLE:
-                role = next(place for place, slots in enumerate(freed) if len(slots))
-            if len(freed[role]):
-                among = [slots if place == role else None for place, slots in enumerate(freed)]
+                role = next(place for place, slots in enumerate(freed.of_roles) if len(slots))
+            if len(freed.of_roles[role]):
+                among = [slots if place == role else None for place, slots in enumerate(freed.of_roles)]
                 assert isinstance(self.choose(now_s, held[request_id], among), Refusal)
                 passed_over += 1
         return marks
 
     # Probes are requests that predictions refuse.
     monkeypatch.setattr(Probes, "may", lambda *_: False)
-    monkeypatch.setattr(Scheduler, "promising", spied)
+    monkeypatch.setattr(Scheduler, "fitting", spied)
     monkeypatch.setattr(HeldQueue, "add", added)
     rules = EngineRules(chunk_tokens=2048 if pools is MIXED else 0, max_batch_size=6)
-    overloaded(router(profile, pools, count=3, rules=rules), 600)
+    overloaded(router("slo", pools, count=3, rules=rules), 600)
     assert passed_over > 100
