@@ -109,6 +109,13 @@ REMOVED: Mapping[str, str] = {
     "gateway.max_connections": "8,192",
     "gateway.request_log_per_s": "50",
     "routing.offload.overload_factor": "1.5",
+    "routing.offload.prefill_throughput": "as profiled",
+    "routing.offload.disruption_share": "as profiled",
+    "routing.prediction.quantile": "0.9",
+    "routing.prediction.use": "mean",
+    "routing.queue.order": "slo",
+    "routing.slo.strategy": "highest",
+    "routing.slo.exploration": "0",
 }
 """Keys that were settings once, and what holds in their place."""
 
