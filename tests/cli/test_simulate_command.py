@@ -266,18 +266,6 @@ def test_offload_in_disaggregated_pools_is_said_to_change_nothing(
     assert "--offload-traces: offload is for mixed pools" in refused.complaint()
 
 
-@pytest.mark.parametrize("quantile", [0.95, 0.99])
-def test_a_high_quantile_is_learned(
-    quantile: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    settings = tmp_path / "quantile.yaml"
-    prediction = f"{{quantile: {quantile}, use: quantile, retrain_interval_s: 5}}"
-    settings.write_text(f"routing: {{profile: slo, prediction: {prediction}}}\n", encoding="utf-8")
-    flags = ("--aggregated", "--static", "mixed=2", "--config", settings)
-    document = simulated(capsys, "steady:rate_rps=20,duration_s=30", *flags)
-    assert document["completed"] + document["shed"] == document["requests"] > 0
-
-
 def test_failed_write_leaves_the_old_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,7 @@ KINDS = {
 """Of events and sheds; each happens in some life."""
 LIVES = {
     "mixed": ({"mixed": {}}, {}, 6, 22.0),
-    "split": ({"prefill": {}, "decode": {}}, {}, 5, 30.0),
+    "split": ({"prefill": {}, "decode": {}}, {}, 5, 40.0),
     "offload": (
         {"mixed": {}},
         {"offload": {"mode": "cost", "heavy_tokens": 2048, "warm_tokens": 512}},
