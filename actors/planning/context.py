@@ -99,12 +99,10 @@ class ControlActors:
         forecast: LoadForecast | Ahead = await self._call(names.PREDICTOR, "forecast")
         return forecast
 
-    async def calibrate(self, observation: Observation) -> Mapping[str, Any]:
-        """Compare the surfaces with what was measured; the ratios so far, by phase."""
+    async def calibrate(self, observation: Observation) -> None:
+        """Have the surfaces compared with what was measured; the ratios come with the next `model`."""
         # Single requests do not travel: the means are enough.
-        without = replace(observation, traffic=None)
-        ratios: Mapping[str, Any] = await self._call(names.INTERPOLATOR, "calibrate", without)
-        return ratios
+        await self._call(names.INTERPOLATOR, "calibrate", replace(observation, traffic=None))
 
     def health(self) -> Mapping[str, ComponentHealth]:
         """The outcome of each actor's last call, by its name, without a Predictor that is not asked."""
@@ -281,7 +279,6 @@ class PlannerState:
     counts: Mapping[Role, PoolCounts] = field(default_factory=dict)
     connector_fault: str = ""
     measured: Measured | None = None
-    calibration: Mapping[str, Any] = field(default_factory=dict)
     seen_at: dict[str, float] = field(default_factory=dict)
     """Unix seconds as of which each input was last known: metrics, replicas, profile, forecast."""
     connector_failures: int = 0

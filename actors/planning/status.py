@@ -102,8 +102,8 @@ def status_document(context: PlannerContext, state: PlannerState, loop: LoopCoun
         "refined": None if profile is None else profile.meta.get("refined"),
         "differing": {} if model is None else model.differing,
         "calibration": {
-            phase: {key: ratio.get(key) for key in ("smoothed", "last", "count")}
-            for phase, ratio in state.calibration.items()
+            phase.value: {"smoothed": ratio.smoothed, "last": ratio.last, "count": ratio.count}
+            for phase, ratio in ({} if model is None else model.calibration).items()
         },
         "corrections": {} if model is None else model.corrections,
         "alternatives": _alternatives(state),

@@ -319,7 +319,7 @@ async def after(
     """
     steps: list[tuple[str, Callable[[], Awaitable[None]]]] = [
         ("advice is stored later", lambda: context.stored(context.advice.keep)),
-        ("calibration", lambda: _calibrated(context, state, outcome)),
+        ("calibration", lambda: context.actors.calibrate(outcome.inputs.observation)),
     ]
     if not outcome.record.dry_run:
         compare = "no comparison with the fleet of before", lambda: _compared(context, state, outcome)
@@ -329,10 +329,6 @@ async def after(
             await deadline.within(1.0, step())
         except (ActorFailure, StoreAway, TimeoutError) as error:
             logger.warning("%s: %s", what, str(error) or "no answer in time")
-
-
-async def _calibrated(context: PlannerContext, state: PlannerState, outcome: TickOutcome) -> None:
-    state.calibration = await context.actors.calibrate(outcome.inputs.observation)
 
 
 async def _compared(context: PlannerContext, state: PlannerState, outcome: TickOutcome) -> None:

@@ -149,8 +149,8 @@ class ScriptedActors:
             osl_tokens=observation.osl_tokens,
         )
 
-    async def calibrate(self, observation: Observation) -> Mapping[str, Any]:
-        return {}
+    async def calibrate(self, observation: Observation) -> None:
+        """Nothing is learnt."""
 
     def health(self) -> Mapping[str, ComponentHealth]:
         return {"Interpolator": ComponentHealth(ok=True)}

@@ -4,7 +4,7 @@ import asyncio
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import pytest
 
 from actors.collector.interval import HealthStatus, Measured
 from actors.connectors.protocol import Action, Ready, Refused, Unreachable
+from actors.performance_model import LatencyRatio, PerformanceModel
 from actors.planning.context import ActorFailure
 from headway.config import ConfigError
 from headway.planning import LoadForecast, Observation, PlanningError, Role, Traffic
@@ -766,9 +767,24 @@ def test_measured_values_are_not_mistaken_for_zero() -> None:
 class HangingCalibration(ScriptedActors):
     """An Interpolator that does not come back from a calibration."""
 
-    async def calibrate(self, observation: Observation) -> Mapping[str, Any]:
+    async def calibrate(self, observation: Observation) -> None:
         await asyncio.Event().wait()
         return {}
+
+
+class Calibrated(ScriptedActors):
+    """An Interpolator whose model has a ratio."""
+
+    async def model(self, known: int) -> PerformanceModel | None:
+        model = await super().model(known)
+        ratio = LatencyRatio(smoothed=1.5, last=1.4, count=3)
+        return model and replace(model, calibration={Role.PREFILL: ratio})
+
+
+def test_the_status_has_the_ratios_of_the_newest_model() -> None:
+    deployment = deployed(actors=Calibrated())
+    in_virtual_time(deployment.run_for(15.0))
+    assert deployment.status()["calibration"] == {"prefill": {"smoothed": 1.5, "last": 1.4, "count": 3}}
 
 
 def test_a_calibration_that_hangs_does_not_hold_up_the_next_tick() -> None:
