@@ -6,7 +6,7 @@ Gauges are kept as integrals over time: their mean in an interval is exact at an
 When the ring is full, every second snapshot of its older half goes, save the borders of the latest intervals.
 """
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -83,7 +83,7 @@ class Ring:
 
         Of several at one time it is the last.
         """
-        index = bisect_left(self._snapshots, at_s, key=lambda snapshot: snapshot.at_s)
+        index = bisect_right(self._snapshots, at_s, key=lambda snapshot: snapshot.at_s)
         near = self._snapshots[max(0, index - 1) : index + 1]
         ends = [s for s in self._snapshots if s.at_s in self._borders and abs(s.at_s - at_s) <= tolerance_s]
         return min(reversed(ends or near), key=lambda snapshot: abs(snapshot.at_s - at_s), default=None)

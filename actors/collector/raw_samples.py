@@ -2,9 +2,9 @@
 
     {target, series, (time, value) ...} ──▶ reads in the order of time ──▶ `tracker`, as with own scrapes
 
-The series of a target are sampled together. A read has each target at most once: it ends where a target
-is sampled again, so that no sample is passed over and no reset is missed. Reads also end at the interval's
-start.
+The series of a target are sampled together, or a little apart where they are pushed. A read has each of them
+at most once: it ends where one is sampled again, so that no sample is passed over and no reset is missed.
+Reads also end at the interval's start.
 
     a read                     its time
     the last one up to the     the interval's start: it is what the interval begins with, and intervals tile
@@ -22,7 +22,7 @@ Targets are told apart by `job` and `instance`; a series without `instance` is a
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -36,6 +36,8 @@ from headway.planning import Role
 REPLICA = "replica"
 
 Target = tuple[str, str]
+Sampling = tuple[float, Target]
+"""When a target was sampled, in Unix seconds."""
 
 
 class RawSeries(NamedTuple):
@@ -98,22 +100,26 @@ def measured_of(
 def reads(raw: Iterable[RawSeries], span_s: tuple[float, float], fresh_s: float) -> Iterator[Read]:
     """The reads up to the end of `span_s`, which is that of the interval and of the samples."""
     start_s, end_s = span_s
-    sampled: dict[tuple[float, Target], dict[SeriesId, float]] = {}
+    sampled: dict[Sampling, dict[SeriesId, float]] = {}
     for target, series, values in raw:
         for at_s, value in values:
             sampled.setdefault((at_s, target), {})[series] = value
     latest: dict[Target, tuple[float, Samples]] = {}
     order = sorted(sampled)
-    before = _grouped([key for key in order if key[0] <= start_s], start_s)
-    after = _grouped([key for key in order if key[0] > start_s], end_s)
+    before = _grouped(sampled, [key for key in order if key[0] <= start_s], start_s)
+    after = _grouped(sampled, [key for key in order if key[0] > start_s], end_s)
     for at_s, keys in (*before, *after):
-        samples = {series: value for key in keys for series, value in sampled[key].items()}
-        latest |= {key[1]: (key[0], sampled[key]) for key in keys}
-        inside = {key[1] for key in keys}
-        yield Read(at_s, samples, _standing(latest, inside, at_s - fresh_s))
+        found: dict[Target, dict[SeriesId, float]] = {}
+        for key in keys:
+            found.setdefault(key[1], {}).update(sampled[key])
+        latest |= {target: (key_s, found[target]) for key_s, target in keys}
+        samples = {series: value for each in found.values() for series, value in each.items()}
+        yield Read(at_s, samples, _standing(latest, found.keys(), at_s - fresh_s))
 
 
-def _standing(latest: Mapping[Target, tuple[float, Samples]], read: set[Target], oldest_s: float) -> Samples:
+def _standing(
+    latest: Mapping[Target, tuple[float, Samples]], read: Collection[Target], oldest_s: float
+) -> Samples:
     """The last samples of targets that are not in a read, as long as they are fresh."""
     return {
         series: value
@@ -124,17 +130,17 @@ def _standing(latest: Mapping[Target, tuple[float, Samples]], read: set[Target],
 
 
 def _grouped(
-    keys: Iterable[tuple[float, Target]], end_s: float
-) -> list[tuple[float, list[tuple[float, Target]]]]:
-    """Samplings as reads that have each target once, with their times; the last one's is `end_s`."""
-    groups: list[list[tuple[float, Target]]] = [[]]
-    inside: set[Target] = set()
+    sampled: Mapping[Sampling, Samples], keys: Iterable[Sampling], end_s: float
+) -> list[tuple[float, list[Sampling]]]:
+    """Samplings as reads that have each series of a target once, with their times; the last is at `end_s`."""
+    groups: list[list[Sampling]] = [[]]
+    inside: dict[Target, set[SeriesId]] = {}
     for key in keys:
-        if key[1] in inside:
+        if not inside.get(key[1], set()).isdisjoint(sampled[key]):
             groups.append([])
-            inside = set()
+            inside = {}
         groups[-1].append(key)
-        inside.add(key[1])
+        inside.setdefault(key[1], set()).update(sampled[key])
     return [*((group[-1][0], group) for group in groups[:-1]), (end_s, groups[-1])]
 
 

@@ -76,6 +76,16 @@ def test_a_target_is_in_a_read_once_and_a_read_ends_where_the_interval_begins():
     assert {dict(s.labels)["instance"] for s in found[1].unread} == {"e1:1"}
 
 
+def test_series_of_a_target_that_are_sampled_a_little_apart_are_one_read():
+    rows = engine("a:1", 2.0, steady(-30, 4))
+    apart = [
+        each._replace(samples=[(at_s + 0.02 * n, value) for at_s, value in each.samples])
+        for n, each in enumerate(rows)
+    ]
+    found = measured(apart, BEGINS_S + 63.0)
+    assert (found.requests, found.completed, found.health.detail) == (60.0, 60.0, FINE)
+
+
 def test_an_engine_that_begins_anew_counts_on_and_takes_nothing_back():
     before, after = (
         steady(-30, 1, running=8.0),

@@ -120,6 +120,15 @@ def test_the_ring_stays_small_and_keeps_the_borders(added, capacity):
     assert between(first, last)["requests"].count == sum(added)
 
 
+def test_of_two_snapshots_at_one_time_an_interval_begins_at_the_later():
+    ring = Ring()
+    for at_s in (0.0, 10.0, 10.0, 20.0):
+        last = ring.add({("requests", "count"): 1.0}, at_s, {})
+    start = ring.nearest(10.0)
+    assert start is not None
+    assert between(start, last)["requests"].count == 1.0
+
+
 @pytest.mark.parametrize(
     ("preset", "label", "role", "names"),
     [
