@@ -94,7 +94,7 @@ class PoolLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassMeasured:
-    """The requests of one SLO class in the interval (`actors.collector.by_class`)."""
+    """The requests of one SLO class in the interval (`actors.collector.request_list`)."""
 
     requests: float = NAN
     judged: float = NAN
