@@ -36,7 +36,6 @@ import numpy.typing as npt
 
 from predictors.latency.features import INPUTS, FloatArray
 from predictors.latency.fit import Problem, relative_quantile
-from predictors.latency.forest import Forest
 
 KNOTS: tuple[tuple[int, tuple[float, ...]], ...] = ((200, (0.25, 0.5, 0.75)), (60, (0.5,)))
 """From so many values above 0 on, an input bends at these quantiles: some fifty rows for each ramp."""
@@ -195,7 +194,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Learned:
-    """The two curves of one target, and what trees add to both; `factor` calibrates the quantile.
+    """The two curves of one target; `factor` calibrates the quantile.
 
     `rows` taught it, of which the newest is of the moment `newest_s`, by the clock of the window that held
     them; NaN: it was not told.
@@ -204,14 +203,13 @@ class Learned:
     centre: Curve
     quantile: Curve
     factor: float = 1.0
-    forest: Forest | None = None
     rows: int = 0
     newest_s: float = math.nan
 
     def predict(self, inputs: FloatArray, prior_s: FloatArray | None) -> tuple[FloatArray, FloatArray]:
         """Centre and quantile in seconds, shape (N,) each."""
-        centre, quantile = self.uncalibrated(inputs, prior_s)
-        return centre, np.clip(self.factor * quantile, centre, LONGEST_S)
+        centre = self.centre.at(inputs, prior_s)
+        return centre, np.clip(self.factor * self.quantile.at(inputs, prior_s), centre, LONGEST_S)
 
     def times(self, centre: float, quantile: float) -> "Learned":
         """With both curves times `centre`, and the quantile times `quantile` besides."""
@@ -221,14 +219,6 @@ class Learned:
             quantile=self.quantile.scaled(centre),
             factor=quantile * self.factor,
         )
-
-    def uncalibrated(self, inputs: FloatArray, prior_s: FloatArray | None) -> tuple[FloatArray, FloatArray]:
-        """The same before the quantile has its factor, when it may be below the centre."""
-        centre, quantile = self.centre.at(inputs, prior_s), self.quantile.at(inputs, prior_s)
-        if self.forest is None:
-            return centre, quantile
-        times = np.exp(self.forest.at(inputs))
-        return np.clip(times * centre, SHORTEST_S, LONGEST_S), times * quantile
 
 
 def fit_curve(rows: Rows, level: float) -> Curve:

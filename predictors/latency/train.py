@@ -13,9 +13,6 @@ quantile.
 | the candidate's error exceeds that of the prior alone by MARGIN        | kept: worse than the prior  |
 | otherwise                                                              | accepted                    |
 
-A candidate is a curve, and as large a share of the trees over it (`forest.py`) as lowers the held-out error
-by 5 %, or none: the trees know what the curve cannot say, and forget it sooner when the load moves on.
-
 An accepted candidate is then refreshed: the centre is fitted anew to all rows, and used if it explains the
 older rows as well as before (within MARGIN). So a judge is the first to meet broken rows, and a sound
 centre is not a hundred rows old. The quantile stays as calibrated, on rows that it was not fitted to.
@@ -32,10 +29,9 @@ from functools import partial
 import numpy as np
 
 from predictors.checks import ModelError
-from predictors.latency.curve import CENTRE, Learned, Rows, fit_curve, row_weights
+from predictors.latency.curve import CENTRE, Learned, Rows, fit_curve
 from predictors.latency.features import BoolArray, FloatArray, LatencyFeatures, Target
 from predictors.latency.fit import LatencySettings, conformal_factor
-from predictors.latency.forest import Forest, fit_forest
 from predictors.latency.model import LatencyModel, Prior, Priors, TargetModel, answers, ask, cold_model
 from predictors.latency.window import TrainingWindow
 
@@ -206,14 +202,13 @@ def _train_target(
     older, held = measured.part(slice(cut)), measured.part(slice(cut, None))
     try:
         candidate = replace(prior, learned=_fit(older.rows(), settings))
-        candidate, share = _with_trees(candidate, older.rows(), held)
         report = judged(report, held, (candidate, in_place, prior))
         candidate, report = _calibrated(candidate, report, held.rows(), settings)
         # Without a model in place there is nothing better to keep, however far off the rows seem.
         off = shift(candidate, held) if in_place.learned else 1.0
         if complaint := objection(report, off):
             return in_place, replace(report, reason=f"kept: {complaint}")
-        fresh = _refreshed(candidate, share, measured, older)
+        fresh = _refreshed(candidate, measured, older)
     except ModelError as error:
         return in_place, replace(report, reason=f"kept: {error}")
     return fresh, replace(report, accepted=True, reason="accepted")
@@ -224,45 +219,19 @@ def _fit(rows: Rows, settings: LatencySettings) -> Learned:
     return Learned(centre=centre, quantile=quantile)
 
 
-SHARES = (0.5, 1.0)
-"""Of the trees' correction, beside none. Held-out rows choose; more has to be better by `GAIN`."""
-
-GAIN = 0.05
-
-
-def _with_trees(candidate: TargetModel, older: Rows, held: Measured) -> tuple[TargetModel, float]:
-    """The candidate with as large a share of the trees' correction as held-out rows justify; the share."""
-    forest = _trees(candidate, older)
-    chosen, chosen_share, least = candidate, 0.0, score(candidate, held)[0]
-    for share in SHARES:
-        corrected = _with(candidate, partial(replace, forest=forest.scaled(share)))
-        error, _ = score(corrected, held)
-        if error < (1.0 - GAIN) * least:
-            chosen, chosen_share, least = corrected, share, error
-    return chosen, chosen_share
-
-
-def _trees(model: TargetModel, rows: Rows) -> Forest:
-    assert model.learned is not None, "a candidate has been fitted"
-    residual = np.log(rows.outcome_s / model.learned.centre.at(rows.inputs, rows.prior_s))
-    return fit_forest(rows.inputs, residual, row_weights(len(residual)))
-
-
 def _calibrated(
     candidate: TargetModel, report: TargetReport, held: Rows, settings: LatencySettings
 ) -> tuple[TargetModel, TargetReport]:
     assert candidate.learned is not None, "a candidate has been fitted"
-    _, quantile_s = candidate.learned.uncalibrated(held.inputs, held.prior_s)
+    quantile_s = candidate.learned.quantile.at(held.inputs, held.prior_s)
     factor = conformal_factor(held.outcome_s, quantile_s, settings.level)
     return _with(candidate, partial(replace, factor=factor)), replace(report, factor=factor)
 
 
-def _refreshed(candidate: TargetModel, share: float, measured: Measured, older: Measured) -> TargetModel:
+def _refreshed(candidate: TargetModel, measured: Measured, older: Measured) -> TargetModel:
     """The candidate with its centre fitted to all rows, unless that spoils its fit to the older ones."""
     rows = measured.rows()
     fresh = _with(candidate, partial(replace, centre=fit_curve(rows, CENTRE)))
-    if share > 0.0:
-        fresh = _with(fresh, partial(replace, forest=_trees(fresh, rows).scaled(share)))
     (after, _), (before, _) = score(fresh, older), score(candidate, older)
     return fresh if after <= (1.0 + MARGIN) * before else candidate
 

@@ -46,7 +46,6 @@ def test_refusals_and_offload_are_warm(monkeypatch: pytest.MonkeyPatch, pools: A
 
 FLOODED = """
 import sys
-from dataclasses import replace
 
 import numpy as np
 from numba.core.dispatcher import Dispatcher
@@ -56,7 +55,6 @@ from actors.router import live_router
 from actors.routing.rehearsal import as_believed, rehearse
 from headway.config import Role, load_config
 from headway.routing import OutputProgress, ReplicaLoad, ReplicaUpdate, RequestSlo, RouteRequest
-from predictors.latency.forest import NODES, Forest
 
 
 def compiled():
@@ -71,17 +69,10 @@ def compiled():
 
 
 def from_ray():
-    # A model with trees. Arrays that Ray brings are not to be written to: to numba that is another type.
-    shape = (1, NODES)
-    forest = Forest(source=np.zeros(shape, np.intp), threshold=np.zeros(shape), leaf=np.zeros((1, NODES + 1)))
-    for each in (forest.source, forest.threshold, forest.leaf):
-        each.setflags(write=False)
+    # Arrays that Ray brings are not to be written to: to numba that is another type.
     believed = as_believed()
-    ttft, tpot = (
-        replace(target, learned=replace(target.learned, forest=forest))
-        for target in (believed.ttft, believed.tpot)
-    )
-    return replace(believed, ttft=ttft, tpot=tpot)
+    believed.ttft.learned.centre.weights.setflags(write=False)
+    return believed
 
 
 pools = dict.fromkeys(sys.argv[2:], {})

@@ -7,10 +7,9 @@ import pytest
 
 from headway.routing.fleet.table import DECODE_ROLE, MIXED_ROLE, PREFILL_ROLE, FleetRow
 from headway.routing.predict.forecast import ROWS, ForecastRow, features_of
-from headway.routing.predict.learned_curves import NOTHING, corrected, curves_of
+from headway.routing.predict.learned_curves import NO_CURVE, corrected, curves_of
 from predictors.latency import LatencyFeatures, LatencyModel, TargetModel
 from predictors.latency.curve import Basis, Curve, Learned, Span
-from predictors.latency.forest import NODES, Forest
 
 REPLICAS, RAMPS = 40, 9
 FREE = np.array([[0.0], [inf], [0.0], [inf]]), 1.0
@@ -27,15 +26,8 @@ def curve(draw: np.random.Generator, *, has_prior: bool = True) -> Curve:
     return Curve(basis=basis, weights=draw.random(basis.size) * 1e-3, span=span)
 
 
-def forest(draw: np.random.Generator) -> Forest:
-    shape = (3, NODES)
-    source, threshold = draw.integers(0, 8, shape), 10.0 ** draw.uniform(-1.0, 4.0, shape)
-    return Forest(source=source, threshold=threshold, leaf=draw.normal(size=(3, NODES + 1)))
-
-
 def learned(draw: np.random.Generator) -> TargetModel:
-    trees = forest(draw) if draw.random() < 0.5 else None
-    return TargetModel(learned=Learned(centre=curve(draw), quantile=curve(draw), factor=1.3, forest=trees))
+    return TargetModel(learned=Learned(centre=curve(draw), quantile=curve(draw), factor=1.3))
 
 
 def fleet(draw: np.random.Generator) -> np.ndarray:
@@ -63,7 +55,7 @@ def test_they_say_what_the_model_says(seed: int, role: int) -> None:
     prior[:, 5] = nan
     prior[TTFT, 6] = inf
     ttft, tpot = curves_of(model)
-    found = corrected(role, table, slots, cached, tokens, prior, 0.25, tuple(ttft), tuple(tpot), *FREE)
+    found = corrected(role, table, slots, cached, tokens, prior, 0.25, ttft, tpot, *FREE)
 
     inputs, wanted = inputs_of(role, table, slots, cached, tokens), prior.copy()
     wanted[TTFT] += 0.25
@@ -81,12 +73,10 @@ def test_they_say_what_the_model_says(seed: int, role: int) -> None:
 def test_a_target_without_curves_keeps_its_prior() -> None:
     draw = np.random.default_rng(0)
     ttft, tpot = curves_of(LatencyModel(ttft=learned(draw), tpot=TargetModel()))
-    assert tpot is NOTHING
+    assert tpot is NO_CURVE
     prior = draw.random((ROWS, 2))
     slots, cached = np.arange(2), np.zeros(2)
-    found = corrected(
-        MIXED_ROLE, fleet(draw), slots, cached, 10.0, prior, 0.0, tuple(ttft), tuple(tpot), *FREE
-    )
+    found = corrected(MIXED_ROLE, fleet(draw), slots, cached, 10.0, prior, 0.0, ttft, tpot, *FREE)
     assert (found[TTFT] != prior[TTFT]).all()
     np.testing.assert_array_equal(found[1:], prior[1:])
 
@@ -97,9 +87,7 @@ def test_curves_without_a_prior_go_by_the_inputs_alone() -> None:
     model = LatencyModel(ttft=TargetModel(learned=Learned(centre=alone, quantile=alone)), tpot=TargetModel())
     ttft, tpot = curves_of(model)
     table, slots, cached = fleet(draw), np.arange(3), np.zeros(3)
-    found = corrected(
-        MIXED_ROLE, table, slots, cached, 10.0, np.ones((ROWS, 3)), 0.0, tuple(ttft), tuple(tpot), *FREE
-    )
+    found = corrected(MIXED_ROLE, table, slots, cached, 10.0, np.ones((ROWS, 3)), 0.0, ttft, tpot, *FREE)
     inputs = inputs_of(MIXED_ROLE, table, slots, cached, 10.0)
     np.testing.assert_allclose(found[TTFT], alone.at(inputs, None), rtol=1e-12)
 
@@ -113,7 +101,7 @@ def bounded(limits: np.ndarray, weight: float, running: float) -> np.ndarray:
     ttft, tpot = curves_of(LatencyModel(ttft=target, tpot=target))
     table, places = np.zeros((len(FleetRow), 1)), np.arange(1)
     table[FleetRow.CAPACITY_TOKENS], table[FleetRow.RUNNING] = 1e5, running
-    prior, plain = np.ones((ROWS, 1)), (tuple(ttft), tuple(tpot))
+    prior, plain = np.ones((ROWS, 1)), (ttft, tpot)
     return corrected(MIXED_ROLE, table, places, np.zeros(1), 10.0, prior, 0.0, *plain, limits, weight)[:, 0]
 
 

@@ -118,7 +118,6 @@ def fitting(
         *latency.curves,
         latency.evidence.limits(terms.now_s),
         latency.evidence.freshness.weight,
-        True,
     )
     for kind in {int(kind) for kind in table[FleetRow.KIND].take(slots).tolist()}:
         if kind >= 0:

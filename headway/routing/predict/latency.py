@@ -13,7 +13,7 @@ candidates' TTFT what the chosen prefill replica takes.
 
 from collections.abc import Iterable, Mapping
 from math import inf, nan
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from headway.routing.fleet.table import ROLE_CODES, FleetRow, FloatArray, SlotAr
 from headway.routing.predict.corrections import CriticalDemand, ReplicaSafety, SafetyFactor
 from headway.routing.predict.evidence import EXPIRED, Evidence
 from headway.routing.predict.forecast import ROWS, Batching, ForecastRow, Newcomer, alone, batch_at, forecast
-from headway.routing.predict.learned_curves import NOTHING, corrected, curves_of
+from headway.routing.predict.learned_curves import NO_CURVE, ModelCurves, corrected, curves_of
 from interp import Profile
 from interp.jit import compiled
 from predictors.latency import LatencyModel
@@ -34,10 +34,7 @@ STAY_SMOOTHING, SQUARES_SMOOTHING = 0.02, 0.005
 
 NO_PROFILE = -1
 
-PlainCurves = tuple[tuple[Any, ...], tuple[Any, ...]]
-"""`ModelCurves`, plain."""
-
-NO_CURVES: PlainCurves = (tuple(NOTHING), tuple(NOTHING))
+NO_CURVES = ModelCurves(NO_CURVE, NO_CURVE)
 
 
 class Candidates(Protocol):
@@ -97,7 +94,7 @@ class LatencyForecaster:
         self.evidence = Evidence(0)
         """What outcomes say of predictions for each kind."""
         self.use_profiles(profiles)
-        self._curves: PlainCurves | None = None
+        self._curves: ModelCurves | None = None
         self.stays = Stays()
         """How long requests decode."""
         self.critical = CriticalDemand()
@@ -139,7 +136,7 @@ class LatencyForecaster:
         return self._kinds.get(gpu_type, self._kinds.get("", NO_PROFILE))
 
     @property
-    def curves(self) -> PlainCurves:
+    def curves(self) -> ModelCurves:
         """What was learned of TTFT and TPOT, as plain tables."""
         return self._curves or NO_CURVES
 
@@ -160,8 +157,7 @@ class LatencyForecaster:
     def use(self, model: LatencyModel, age_s: float = 0.0) -> None:
         """Correct by this model from now on; its newest sample is `age_s` old."""
         learned = model.ttft.learned is not None or model.tpot.learned is not None
-        ttft, tpot = curves_of(model)
-        self._curves = (tuple(ttft), tuple(tpot)) if learned else None
+        self._curves = curves_of(model) if learned else None
         if learned:
             self.evidence.freshness.aged(age_s)
         else:

@@ -8,13 +8,12 @@ each ramp:
     [w of the constant, w of the prior, low_s, high_s], [base_s, slope, least, most],
     [input, start, width, w], …
 
-A target without rows is not asked for. Where trees were found to help, they correct the curve, for up to
-MOST_FOR_TREES candidates: a tree takes as long as all ramps.
+A target without rows is not asked for.
 
 What they say stays within limits, ratios to the prior, and has the weight that its evidence has (`evidence`).
 """
 
-from math import exp, isfinite, isnan
+from math import isfinite, isnan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +24,6 @@ from interp.jit import compiled, compiled_in_place
 from predictors.latency import LatencyModel, TargetModel
 from predictors.latency.curve import LONGEST_S, SHORTEST_S, UNBOUNDED, Curve
 from predictors.latency.features import FIELDS, INPUTS, LARGEST
-from predictors.latency.forest import DEPTH, NODES, Forest
 
 PREFIX_SCORE = FIELDS.index("prefix_score")
 """The one feature that is no input: the last input is what it leaves to compute."""
@@ -34,32 +32,15 @@ UNCACHED = len(INPUTS) - 1
 assert (*FIELDS[:PREFIX_SCORE], *FIELDS[PREFIX_SCORE + 1 :]) == INPUTS[:UNCACHED]
 
 
-class TargetCurves(NamedTuple):
-    """One target: f8[2 + ramps, 4], f8[0, 4] for one that is not asked for.
-
-    The last three are a `Forest`, of no trees where there is none.
-    """
-
-    centre: FloatArray
-    sources: SlotArray
-    thresholds: FloatArray
-    leaves: FloatArray
-
-
 HEADER = 2
-MOST_FOR_TREES = 256
 NO_CURVE = np.empty((0, 4))
-NO_FOREST = Forest(
-    source=np.empty((0, NODES), dtype=np.intp), threshold=np.empty((0, NODES)), leaf=np.empty((0, NODES + 1))
-)
-NOTHING = TargetCurves(NO_CURVE, NO_FOREST.source, NO_FOREST.threshold, NO_FOREST.leaf)
 
 
 class ModelCurves(NamedTuple):
-    """A model, as tables."""
+    """A model, as a table of each target: f8[2 + ramps, 4], or NO_CURVE."""
 
-    ttft: TargetCurves
-    tpot: TargetCurves
+    ttft: FloatArray
+    tpot: FloatArray
 
 
 def curves_of(model: LatencyModel) -> ModelCurves:
@@ -67,15 +48,8 @@ def curves_of(model: LatencyModel) -> ModelCurves:
     return ModelCurves(_target(model.ttft), _target(model.tpot))
 
 
-def _target(model: TargetModel) -> TargetCurves:
-    learned = model.learned
-    if learned is None:
-        return NOTHING
-    forest = learned.forest or NO_FOREST
-    # Copies, which may be written to: those of a model that came through Ray may not, and loops would be
-    # compiled for them anew, in the middle of the traffic.
-    trees = np.array(forest.source), np.array(forest.threshold), np.array(forest.leaf)
-    return TargetCurves(_table(learned.centre), *trees)
+def _target(model: TargetModel) -> FloatArray:
+    return NO_CURVE if model.learned is None else _table(model.learned.centre)
 
 
 def _table(curve: Curve) -> FloatArray:
@@ -100,8 +74,8 @@ def corrected(  # noqa: PLR0917 - one loop over candidates, compiled
     input_tokens: float,
     prior: FloatArray,
     further_s: float,
-    ttft: tuple[Any, ...],
-    tpot: tuple[Any, ...],
+    ttft: FloatArray,
+    tpot: FloatArray,
     limits: FloatArray,
     weight: float,
 ) -> FloatArray:
@@ -110,7 +84,7 @@ def corrected(  # noqa: PLR0917 - one loop over candidates, compiled
     `limits` f8[4, kinds + 1] as `Evidence.limits`.
     """
     out, inputs = prior.copy(), np.empty(UNCACHED + 1)
-    figures = further_s, ttft, tpot, limits, weight, len(slots) <= MOST_FOR_TREES
+    figures = further_s, ttft, tpot, limits, weight
     for place in range(len(slots)):
         correct_at(role, table, slots[place], cached[place], input_tokens, out, place, figures, inputs)
     return out
@@ -130,15 +104,14 @@ def correct_at(  # noqa: PLR0917 - plain figures, compiled
 ) -> None:
     """Correct the column `place` of a prior's `rows` f8[ROWS, C], the candidate in `slot`.
 
-    `figures` are those of `corrected` from `further_s` on, and whether trees are asked; `inputs` f8[8] are
-    written anew.
+    `figures` are those of `corrected` from `further_s` on; `inputs` f8[8] are written anew.
     """
-    further_s, ttft, tpot, limits, weight, trees = figures
+    further_s, ttft, tpot, limits, weight = figures
     busy, kind = limits.shape[1] - 1, int(table[FleetRow.KIND, slot])
     there = table[FleetRow.WAITING, slot] + table[FleetRow.COMING, slot]
     there += table[FleetRow.RUNNING, slot] + table[FleetRow.OTHER_REQUESTS, slot]
     rows[ForecastRow.TTFT_S, place] += further_s
-    if len(ttft[0]) or len(tpot[0]):
+    if len(ttft) or len(tpot):
         values = features_of(role, table, slot, cached, input_tokens)
         for number in range(UNCACHED):
             # Not by min and max, which lose NaN.
@@ -147,15 +120,15 @@ def correct_at(  # noqa: PLR0917 - plain figures, compiled
         inputs[UNCACHED] = input_tokens * (1.0 - min(max(values[PREFIX_SCORE], 0.0), 1.0))
     if role != DECODE_ROLE:
         base_s = rows[ForecastRow.TTFT_S, place]
-        column = kind if there == 0.0 else busy if len(ttft[0]) else -1
-        seconds = _learned_at(ttft, inputs, weight, base_s, trees)
+        column = kind if there == 0.0 else busy if len(ttft) else -1
+        seconds = _learned_at(ttft, inputs, weight, base_s)
         if column >= 0 and isfinite(seconds):
             seconds = min(max(seconds, limits[0, column] * base_s), limits[1, column] * base_s)
         rows[ForecastRow.TTFT_S, place] = seconds
     if role != PREFILL_ROLE:
         base_s = rows[ForecastRow.TPOT_S, place]
-        column = kind if there == 0.0 else busy if len(tpot[0]) else -1
-        seconds = _learned_at(tpot, inputs, weight, base_s, trees)
+        column = kind if there == 0.0 else busy if len(tpot) else -1
+        seconds = _learned_at(tpot, inputs, weight, base_s)
         if column >= 0 and isfinite(seconds):
             seconds = min(max(seconds, limits[2, column] * base_s), limits[3, column] * base_s)
         rows[ForecastRow.TPOT_S, place] = seconds
@@ -163,16 +136,11 @@ def correct_at(  # noqa: PLR0917 - plain figures, compiled
 
 
 @compiled_in_place
-def _learned_at(
-    target: tuple[Any, ...], inputs: FloatArray, weight: float, prior_s: float, trees: bool
-) -> float:
+def _learned_at(curve: FloatArray, inputs: FloatArray, weight: float, prior_s: float) -> float:
     """The target's seconds for one candidate; the prior's where nothing was learned or there is no answer."""
-    centre, sources, thresholds, leaves = target
-    if len(centre) == 0 or not isfinite(prior_s):
+    if len(curve) == 0 or not isfinite(prior_s):
         return float(prior_s)
-    times = _times_at(sources, thresholds, leaves, inputs) if trees else 1.0
-    seconds = times * _curve_at(centre, inputs, prior_s)
-    seconds = seconds if isnan(seconds) else min(max(seconds, SHORTEST_S), LONGEST_S)
+    seconds = _curve_at(curve, inputs, prior_s)
     if isnan(seconds):
         return float(prior_s)
     faded = 1.0 if weight == 1.0 else (prior_s / seconds) ** (1.0 - weight)
@@ -195,14 +163,3 @@ def _curve_at(curve: FloatArray, inputs: FloatArray, prior_s: float) -> float:
         return float(seconds)
     seconds = min(max(seconds, least * alone_s), most * alone_s)
     return float(min(max(seconds, SHORTEST_S), LONGEST_S))
-
-
-@compiled_in_place
-def _times_at(sources: SlotArray, thresholds: FloatArray, leaves: FloatArray, inputs: FloatArray) -> float:
-    total = 0.0
-    for tree in range(len(leaves)):
-        node = 0
-        for _ in range(DEPTH):
-            node = 2 * node + 1 + int(inputs[sources[tree, node]] > thresholds[tree, node])
-        total += leaves[tree, node - NODES]
-    return exp(total)
