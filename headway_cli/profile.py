@@ -17,7 +17,7 @@ from headway_cli.flags import argument, option, spread, switch
 from headway_cli.options import Itl, Ttft
 from headway_cli.output import check_outputs, write_text
 from headway_cli.page.profile import render
-from headway_cli.profile_fleet import run_fleet
+from headway_cli.profile_fleet import PATH, profile_from, run_fleet
 from headway_cli.profile_run import PAGE, RECOMMENDED, run_profile
 from headway_cli.profile_targets import ProfileOptions
 from headway_cli.profile_view import (
@@ -28,12 +28,11 @@ from headway_cli.profile_view import (
     recommendation_lines,
 )
 from headway_cli.terminal import console, print_facts
-from interp import DecodeSamples, PrefillSamples, ProfileError, load_profile, save_profile
+from interp import ProfileError, load_profile, save_profile
 from interp.storage import PROFILE_ENTRIES
 
 Directory = Annotated[str, argument("DIR", "A profile, or what `headway profile` wrote.")]
 Plot = Annotated[str | None, option("FILE", "Write the curves as an HTML page.")]
-PATH = "/v1/control/profile"
 LARGEST = 1e12
 """Beyond any length or target in milliseconds."""
 
@@ -187,14 +186,12 @@ def export(
     server = client(url, api_key_env)
     document = server.get(PATH)
     try:
-        prefill = PrefillSamples(**document["prefill"])
-        decode = DecodeSamples(**document["decode"])
-        meta = dict(document["meta"])
+        found = profile_from(document)
     except (KeyError, TypeError, ValueError, ProfileError) as error:
         raise CliError(f"{server.url}{PATH}: the answer is not a profile: {error}") from error
-    save_profile(Path(output), prefill, decode, meta)
+    save_profile(Path(output), found.prefill.samples, found.decode.samples, found.meta)
     how = "as measured"
-    if refined := meta.get("refined"):
+    if refined := found.meta.get("refined"):
         how = f"refined in {refined['cells']} cells, version {refined['version']}"
     print(f"wrote {output}: {how}")
 

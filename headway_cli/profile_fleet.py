@@ -11,7 +11,6 @@ import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from headway.profiling.sweep.endpoint import endpoint_facts
 from headway.profiling.sweep.points import LONGEST_ISL_TOKENS, Limits
 from headway_cli.control import ControlClient
 from headway_cli.errors import CliError
-from headway_cli.profile_targets import ProfileOptions, configuration, is_endpoint, limits_of
+from headway_cli.profile_targets import ProfileOptions, check_budget, configuration, is_endpoint, limits_of
 from headway_cli.profile_view import fleet_lines
 from headway_cli.terminal import bar
 from interp import (
@@ -181,8 +180,7 @@ def _checked(options: ProfileOptions) -> tuple[Path, list[str]]:
         raise CliError("--output: needed")
     if options.engine is not None:
         raise CliError("--engine: goes without --fleet, which says where the engines are")
-    if options.budget is not None and not (isfinite(options.budget) and options.budget > 0):
-        raise CliError(f"--budget: expected minutes above 0, got {options.budget:g}")
+    check_budget(options)
     if options.base is not None:
         resolve_profile(options.base, key="--base")
     place = Path(options.output)

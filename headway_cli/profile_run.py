@@ -12,7 +12,6 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from headway.profiling.sweep.measurements import (
 )
 from headway.profiling.sweep.points import sweep_points
 from headway_cli.errors import CliError
-from headway_cli.profile_targets import ProfileOptions, configuration, is_endpoint, open_target
+from headway_cli.profile_targets import ProfileOptions, check_budget, configuration, is_endpoint, open_target
 from headway_cli.profile_transfer import check_transfer, measure_transfer, read_transfer, wants_transfer
 from headway_cli.terminal import bar
 from interp import Profile, build_profile, save_profile
@@ -183,8 +182,7 @@ def _checked(options: ProfileOptions) -> Path:
         raise CliError(
             f"--engine: {options.engine!r} is neither {' nor '.join(ENGINES.names())} nor an address"
         )
-    if options.budget is not None and not (isfinite(options.budget) and options.budget > 0):
-        raise CliError(f"--budget: expected minutes above 0, got {options.budget:g}")
+    check_budget(options)
     check_transfer(options)
     if options.repeats < 1:
         raise CliError(f"--repeats: expected at least 1, got {options.repeats}")

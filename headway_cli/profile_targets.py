@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from itertools import count
+from math import isfinite
 from typing import Annotated, Any, Protocol, runtime_checkable
 
 from headway.config import ENGINES, HeadwayConfig
@@ -86,6 +87,12 @@ class Opened:
     target: Target
     limits: Limits
     question: Mapping[str, Any]
+
+
+def check_budget(options: ProfileOptions) -> None:
+    """CliError unless --budget is a time, or not given."""
+    if options.budget is not None and not (isfinite(options.budget) and options.budget > 0):
+        raise CliError(f"--budget: expected minutes above 0, got {options.budget:g}")
 
 
 def is_endpoint(engine: str) -> bool:
@@ -204,24 +211,34 @@ class Closes(Protocol):
         """Let go of it."""
 
 
-class EngineTarget:
-    """A mixed engine, called directly on the running loop, whose clock is read."""
+class EngineRequests:
+    """Greedy requests of exactly so many tokens for engines of this process, numbered under a name."""
 
-    def __init__(self, engine: Engine, model: str) -> None:
-        self._engine, self._model = engine, model
-        self._numbers = count()
+    def __init__(self, name: str, model: str) -> None:
+        self._name, self._model, self._numbers = name, model, count()
 
-    async def stream(self, prompt: Sequence[int], output_tokens: int) -> StreamTimes:
-        """Serve one request to its end."""
-        now_s, arrivals = asyncio.get_running_loop().time, list[Arrival]()
-        request = EngineRequest(
-            request_id=f"profile-{next(self._numbers)}",
+    def next(self, prompt: Sequence[int], output_tokens: int) -> EngineRequest:
+        """Another request."""
+        return EngineRequest(
+            request_id=f"{self._name}-{next(self._numbers)}",
             model=self._model,
             prompt=prompt,
             input_tokens=len(prompt),
             max_tokens=output_tokens,
             sampling={"temperature": 0.0, "ignore_eos": True},
         )
+
+
+class EngineTarget:
+    """A mixed engine, called directly on the running loop, whose clock is read."""
+
+    def __init__(self, engine: Engine, model: str) -> None:
+        self._engine, self._requests = engine, EngineRequests("profile", model)
+
+    async def stream(self, prompt: Sequence[int], output_tokens: int) -> StreamTimes:
+        """Serve one request to its end."""
+        now_s, arrivals = asyncio.get_running_loop().time, list[Arrival]()
+        request = self._requests.next(prompt, output_tokens)
         sent_s = now_s()
         try:
             async for chunk in self._engine.decode(request, None):

@@ -13,7 +13,6 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +31,16 @@ from headway.profiling.transfer import (
     transfer_meta,
 )
 from headway_cli.errors import CliError
-from headway_cli.profile_targets import Closes, ProfileOptions, SaysSizes, configuration, is_endpoint
+from headway_cli.profile_targets import (
+    Closes,
+    EngineRequests,
+    ProfileOptions,
+    SaysSizes,
+    configuration,
+    is_endpoint,
+)
 from headway_cli.terminal import bar
-from serve_apps.engines.protocol import Engine, EngineError, EngineRequest
+from serve_apps.engines.protocol import Engine, EngineError
 
 
 def check_transfer(options: ProfileOptions) -> None:
@@ -94,21 +100,13 @@ class EnginePair:
     """A prefill and a decode engine of this process, on the running loop."""
 
     def __init__(self, prefill: Engine, decode: Engine, model: str) -> None:
-        self._prefill, self._decode, self._model = prefill, decode, model
-        self._numbers = count()
+        self._prefill, self._decode, self._requests = prefill, decode, EngineRequests("transfer", model)
 
     async def hand_over(self, prompt: Sequence[int], output_tokens: int) -> Handover:
         """One request over both engines. Raises TargetError."""
         now_s, arrivals = asyncio.get_running_loop().time, list[Arrival]()
         before = self._decode.stats().external_tokens
-        request = EngineRequest(
-            request_id=f"transfer-{next(self._numbers)}",
-            model=self._model,
-            prompt=prompt,
-            input_tokens=len(prompt),
-            max_tokens=output_tokens,
-            sampling={"temperature": 0.0, "ignore_eos": True},
-        )
+        request = self._requests.next(prompt, output_tokens)
         try:
             kv = await self._prefill.prefill(request)
             prefilled_s = now_s()
