@@ -59,7 +59,7 @@ class DecisionTable:
             percent(min(attained)) if attained else "–",
             *(_pool(first, role) for role in self._roles),
             _reached(last, last.id == newest),
-            _refusal(last) or last.summary,
+            _refusal(last) or _why(last),
         ])  # fmt: skip
 
     def _joined(self, cells: Sequence[str]) -> str:
@@ -80,6 +80,12 @@ def folded(records: Iterable[DecisionRecord]) -> Iterator[Fold]:
     """Decisions in a row that changed nothing, for the same reasons, together; every other one alone."""
     for _, group in groupby(records, lambda one: one.id if changes(one) else _sameness(one)):
         yield list(group)
+
+
+def _why(record: DecisionRecord) -> str:
+    """The text of the decision, without the attainment, which has a column."""
+    known = record.measured.attainment is not None
+    return str((record.reasons.get("summary") if known else "") or record.summary)
 
 
 def _refusal(record: DecisionRecord) -> str:

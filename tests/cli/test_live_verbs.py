@@ -301,16 +301,17 @@ def test_decisions_that_changed_nothing_are_one_line(
     ]
     capped = stays | {"reasons": {"limits": ["decode: max_replicas"]}, "summary": "Needs 9; limited to 4."}
     refused = {"status": "refused", "detail": {"error": "nobody has reported"}}
+    unseen = {"measured": measured(attainment=None), "summary": "No metrics (old). Needs 4."}
     control.decisions = [
         decision(1), *rates, decision(4, **capped), decision(5, **capped),
-        decision(6, **stays, connector=refused), decision(7, reached_at=None),
+        decision(6, **stays, connector=refused), decision(7, reached_at=None, **unseen),
     ]  # fmt: skip
     _, *lines = headway(capsys, "decisions", "--url", control.url).out.splitlines()
     assert [line.split()[0] for line in lines] == ["1", "2-3", "4-5", "6", "7"]
     assert re.search(r"4\.2-4\.3 +92 % +2 +4 +– +decode 3 → 4: more load$", lines[1])
     assert lines[2].endswith("Needs 9; limited to 4.")
     assert lines[3].endswith("refused  nobody has reported")
-    assert "not yet" in lines[4]
+    assert lines[4].endswith("not yet  No metrics (old). Needs 4.")
 
 
 def test_wide_ranges_stay_in_their_columns() -> None:
