@@ -31,11 +31,10 @@ def live_checks(
     """The checks of what only live operation needs: planner, keys, tenants, TLS, engine, connector."""
     from actors.connectors import connector_problems
     from actors.connectors.protocol import Refused
-    from actors.planning.context import refuse_simulated_only
-    from headway.planning import PlanningError
+    from headway.planning.policies import refuse_simulated_only
+    from headway.planning.types import PlanningError
     from serve_apps.access import make_access
     from serve_apps.arguments import beside
-    from serve_apps.gateway.tenants import check_tenants
     from serve_apps.tls import Certificate
     from serve_apps.tracing.export import check_tracing
 
@@ -64,6 +63,8 @@ def live_checks(
     yield named(certificate)
     yield named(lambda: check_tracing(config.tracing))
     if engines:
+        from serve_apps.gateway.tenants import check_tenants
+
         yield named(lambda: check_tenants(config.routing, make_access(gateway()).tenants))
         yield named(lambda: _check_engine(config, path))
     yield named(connector)

@@ -26,20 +26,18 @@ from headway.engine.refinement import URGENT
 from headway.planning import (
     LoadForecast,
     Observation,
-    PlanningError,
     Policy,
     PolicySettings,
     Role,
     decision_interval_s,
     make_policy,
-    policy_kind,
     policy_settings,
 )
 from headway.planning.budget import check_budget
 from headway.planning.documents import ComponentHealth
 from headway.planning.forecasting import Ahead
 from headway.planning.hindsight import COMPILED_FROM
-from headway.planning.policies import predictors_asked
+from headway.planning.policies import predictors_asked, refuse_simulated_only
 from headway.planning.types import Alternatives
 from interp import Profile
 from interp.jit import drop_stale_cache
@@ -226,16 +224,6 @@ def check_settings(config: HeadwayConfig, profile: Profile | None) -> None:
         _put_in_force(config, profile, (0, 0))
     else:
         check_budget(policy_settings(config).limits, config.planner.max_gpu_budget)
-
-
-def refuse_simulated_only(config: HeadwayConfig) -> None:
-    """PlanningError for what only the simulator's replicas can: change their role, or all be gone."""
-    empty = next((role for role, pool in config.pools.items() if pool.min_replicas == 0), None)
-    if empty is not None:
-        raise PlanningError(f"pools.{empty}.min_replicas: live pools keep 1 at least, 0 is for simulation")
-    for name, section in config.planner.sections.items():
-        if (refusal := policy_kind(name).refuse_live(section)) is not None:
-            raise PlanningError(refusal)
 
 
 def _put_in_force(config: HeadwayConfig, profile: Profile, version: tuple[int, int]) -> PolicyInForce:

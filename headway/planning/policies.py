@@ -121,6 +121,16 @@ def policy_kind(name: str) -> PolicyKind:
     return kind
 
 
+def refuse_simulated_only(config: HeadwayConfig) -> None:
+    """PlanningError for what only the simulator's replicas can: change their role, or all be gone."""
+    empty = next((role for role, pool in config.pools.items() if pool.min_replicas == 0), None)
+    if empty is not None:
+        raise PlanningError(f"pools.{empty}.min_replicas: live pools keep 1 at least, 0 is for simulation")
+    for name, section in config.planner.sections.items():
+        if (refusal := policy_kind(name).refuse_live(section)) is not None:
+            raise PlanningError(refusal)
+
+
 def make_policy(name: str, settings: PolicySettings, profile: Profile | None = None) -> Policy:
     """The policy of that name. PlanningError lists the known names, or says which setting does not fit."""
     kind = policy_kind(name)

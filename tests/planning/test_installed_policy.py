@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.planning.context import refuse_simulated_only
 from headway.config import ConfigError, HeadwayConfig, json_schema, load_config
 from headway.planning import PlanningError, decision_interval_s, known, make_policy
+from headway.planning.policies import refuse_simulated_only
 from headway_cli.app import run
 from headway_cli.job import Job, execute
 from tests.installed_package import installed_package
