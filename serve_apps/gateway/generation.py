@@ -8,9 +8,10 @@ What the client, the deadline or the backend do wrong meets in one place, `Gener
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager, closing, suppress
+from collections.abc import Callable
+from contextlib import aclosing, closing, suppress
 from functools import partial
+from types import TracebackType
 from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
@@ -38,17 +39,17 @@ from serve_apps.gateway.tenants import held_to
 
 
 class RequestTime:
-    """What a request has until its deadline, or until its client goes away.
+    """What a request has until its deadline, or until its client goes away. Expired, or ClientGone.
 
     The deadline does the cancelling in both cases, so that a client that left and a cancellation from outside
     stay apart.
     """
 
-    __slots__ = ("_deadline", "_task", "gone")
+    __slots__ = ("_deadline", "_gone", "_task", "_timeout_s")
 
-    def __init__(self, deadline: asyncio.Timeout) -> None:
-        self.gone = False
-        self._deadline = deadline
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s, self._deadline = timeout_s, asyncio.timeout(timeout_s)
+        self._gone = False
         self._task: asyncio.Task[None] | None = None
 
     def watch(self, receive: Receive) -> None:
@@ -57,33 +58,35 @@ class RequestTime:
 
     def stop_watching(self) -> None:
         """The answer is complete, or the request over: servers report a disconnect then, too."""
-        if self._task is not None:
-            self._task.cancel()
+        # Let go of the task, too: it holds this object, and cycles are left to the garbage collector.
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+
+    async def __aenter__(self) -> "RequestTime":
+        await self._deadline.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop_watching()
+        over: BaseException | None = error if isinstance(error, Fault) else None
+        try:
+            await self._deadline.__aexit__(kind, error, trace)
+        except TimeoutError as late:
+            over = late
+            if not self._gone:
+                raise Expired(f"The request took longer than {self._timeout_s:g} s") from late
+        if self._gone and over is not None:
+            raise ClientGone("The client went away") from over
 
     async def _wait(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
         if not self._deadline.expired():
-            self.gone = True
+            self._gone = True
             self._deadline.reschedule(asyncio.get_running_loop().time())
-
-
-@asynccontextmanager
-async def request_time(timeout_s: float) -> AsyncIterator[RequestTime]:
-    """The time of one request. Expired where it is over, ClientGone where the client is."""
-    deadline = asyncio.timeout(timeout_s)
-    time = RequestTime(deadline)
-    try:
-        async with deadline:
-            yield time
-    except (TimeoutError, Fault) as error:
-        if time.gone:
-            raise ClientGone("The client went away") from error
-        if isinstance(error, Fault) or not deadline.expired():
-            raise
-        raise Expired(f"The request took longer than {timeout_s:g} s") from error
-    finally:
-        time.stop_watching()
 
 
 T = TypeVar("T")
@@ -146,7 +149,7 @@ class Generation:
     ) -> None:
         """The request within its time. Fault."""
         state = self._state
-        async with request_time(state.settings.request_timeout_s) as time:
+        async with RequestTime(state.settings.request_timeout_s) as time:
             state.quotas.check(holder.name, holder.limits)
             async with state.bodies.read(scope["headers"], receive) as body:
                 record.received()
