@@ -22,7 +22,12 @@ KINDS = {
 """Of events and sheds; each happens in some life."""
 LIVES = {
     "mixed": ({"mixed": {}}, {}, 6, 22.0),
-    "split": ({"prefill": {}, "decode": {}}, {}, 5, 40.0),
+    "split": (
+        {"prefill": {}, "decode": {}},
+        {"queue": {"max_requests": 60, "max_wait_s": 1.5}},
+        5,
+        32.0,
+    ),
     "offload": (
         {"mixed": {}},
         {"offload": {"mode": "cost", "heavy_tokens": 2048, "warm_tokens": 512}},

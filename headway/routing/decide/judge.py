@@ -10,7 +10,7 @@ a request goes where the first of them is met that any replica meets. A request 
 or is shed.
 
 `judge_heads` knows less than a decision does: in split pools it has of the other role's part of TTFT the
-transfer alone. A head that it marks in vain costs a decision.
+transfer and the least wait there. A head that it marks in vain costs a decision.
 """
 
 from enum import IntEnum, IntFlag
@@ -20,17 +20,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.config import Role
 from headway.engine.surfaces import ItlTable, itl_of
 from headway.routing.decide.context import RoutingState
 from headway.routing.decide.headroom import LEAST, SloTerms, begins_soon, candidate_at, missing
-from headway.routing.fleet.table import DECODE_ROLE, PREFILL_ROLE, FleetRow, FloatArray, SlotArray
-from headway.routing.predict.forecast import ROWS, ForecastRow, forecast
+from headway.routing.fleet.table import DECODE_ROLE, PREFILL_ROLE, ROLE_CODES, FleetRow, FloatArray, SlotArray
+from headway.routing.predict.forecast import ROWS, ForecastRow, forecast, queue_s
 from headway.routing.predict.learned_curves import UNCACHED, correct_at
 from headway.routing.queue.heads import LOST_TIER, HeadRow, Marks, RequestClass, ahead_of, precedes, waits_for
 from interp.jit import compiled_in_place
 
 HARMLESS_SHARE = 1e-9
 """What others may lose of their SLOs where nothing is lost: rounding."""
+
+LEAST_WEIGHT, ROUNDING_S = 0.01, 1e-6
+"""With these, what is late by `soonest_s` is lacking more than HARMLESS_SHARE by the headroom."""
 
 TTFT_S, TPOT_S = int(ForecastRow.TTFT_S), int(ForecastRow.TPOT_S)
 
@@ -86,7 +90,7 @@ class HeldTerms(NamedTuple):
     """How held requests are judged at replicas of one role.
 
     `role` is its place among the deployment's roles, `role_code` the forecast's. `some`: there are more
-    replicas than these. A prompt of n tokens takes `transfer_s` + n `transfer_s_per_token` to the next role.
+    replicas than these. The other role adds `transfer_s` + n `transfer_s_per_token` for a prompt of n tokens.
     The others are those of `SloTerms` and `forecast.Newcomer`.
     """
 
@@ -112,7 +116,7 @@ def fitting(
     latency, table = state.latency, state.fleet.table
     found: Marks = np.zeros(heads.shape[1], dtype=np.bool_)
     shares = state.shares.table, state.shares.ahead_from
-    space = np.empty((ROWS, 1)), np.empty(UNCACHED + 1), np.empty(1)
+    space = np.empty((ROWS, 1)), np.empty(UNCACHED + 1), np.empty(1), np.empty(len(slots))
     learned = (
         terms.transfer_s,
         *latency.curves,
@@ -128,6 +132,65 @@ def fitting(
     return found
 
 
+def between_s(state: RoutingState, now_s: float, role: int) -> tuple[float, float]:
+    """The least seconds that the transfer and the other role's replicas add to TTFT, and those a token.
+
+    `role` is in this place among the roles. What was learned of prefill replicas may take from the decode
+    replicas' part, too: then nothing is known.
+    """
+    if len(state.roles) == 1:
+        return 0.0, 0.0
+    other, rules = state.roles[1 - role], state.rules
+    if other is Role.PREFILL and state.latency.learned:
+        return 0.0, 0.0
+    asked = ROLE_CODES[other], now_s, state.latency.stay_s, float(rules.max_batch_size)
+    wait_s = least_wait_s(state.fleet.table, state.fleet.ready(other), *asked)
+    return rules.transfer_s(0.0) + wait_s, rules.transfer_s_per_token
+
+
+@compiled_in_place
+def least_wait_s(  # noqa: PLR0917 - plain figures, compiled
+    table: FloatArray, slots: SlotArray, role: int, now_s: float, stay_s: float, max_batch: float
+) -> float:
+    """The least that a newcomer waits at one of `slots`: prompts come first, and a batch has to have room."""
+    least_s = inf
+    for slot in slots:
+        least_s = min(least_s, wait_s(table, slot, role, now_s, stay_s, max_batch))
+        if least_s <= 0.0:
+            break
+    return float(least_s)
+
+
+@compiled_in_place
+def wait_s(  # noqa: PLR0917 - plain figures, compiled
+    table: FloatArray, slot: int, role: int, now_s: float, stay_s: float, max_batch: float
+) -> float:
+    """The least that a newcomer waits at a replica."""
+    there = table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot]
+    there += table[FleetRow.OTHER_REQUESTS, slot]
+    before_s = queue_s(table, slot, now_s) if role != DECODE_ROLE else 0.0
+    if role != PREFILL_ROLE and there + 1.0 > max_batch:
+        before_s += stay_s * (there + 1.0 - max_batch) / there
+    return float(before_s)
+
+
+@compiled_in_place
+def soonest_s(table: FloatArray, slot: int, figures: tuple[Any, ...]) -> float:
+    """No head that is to keep its SLO has its first token there before; told in nanoseconds, for all of them.
+
+    −inf where an idle replica has rules of its own, or TTFT does not count.
+    """
+    terms, limits = HeldTerms(*figures[0]), figures[4][3]
+    there = table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot] + table[FleetRow.WAITING, slot]
+    if there + table[FleetRow.OTHER_REQUESTS, slot] == 0.0 or terms.ttft_weight < LEAST_WEIGHT:
+        return -inf
+    before_s = terms.transfer_s
+    before_s += wait_s(table, slot, terms.role_code, terms.now_s, terms.stay_s, figures[3][0])
+    # A learned TTFT is no less than the least part of the profile's.
+    least = limits[0, limits.shape[1] - 1] if len(figures[4][1]) else 1.0
+    return float(terms.now_s + least * before_s - ROUNDING_S)
+
+
 @compiled_in_place
 def judge_heads(  # noqa: PLR0917 - plain figures, compiled
     table: FloatArray,
@@ -136,17 +199,19 @@ def judge_heads(  # noqa: PLR0917 - plain figures, compiled
     kind: int,
     figures: tuple[Any, ...],
     shares: tuple[FloatArray, float],
-    space: tuple[FloatArray, FloatArray, FloatArray],
+    space: tuple[FloatArray, FloatArray, FloatArray, FloatArray],
     marks: Marks,
 ) -> None:
     """Unmark heads in bool[lines] for which no replica in `slots` whose profile is `kind` meets a demand, up
     to the first by rank for which one does.
 
     `figures`: `HeldTerms`, the engine's (`forecast.PlainFigures`), and those of `learned_curves.correct_at`.
-    `space` is written anew: f8[ROWS, 1], f8[8], f8[1].
+    `space` is written anew: f8[ROWS, 1], f8[8], f8[1], f8[slots].
     """
     terms, chunk_tokens = HeldTerms(*figures[0]), figures[3][1]
-    best, best_ahead = -1, 0
+    best, best_ahead, soonest = -1, 0, space[3]
+    for place in range(len(slots)):
+        soonest[place] = soonest_s(table, slots[place], figures)
     for head in range(heads.shape[1]):
         if not marks[head]:
             continue
@@ -165,6 +230,8 @@ def judge_heads(  # noqa: PLR0917 - plain figures, compiled
             if away or table[FleetRow.KIND, slot] != kind:
                 continue
             harm = demands & R and not terms.some and table[FleetRow.FORCED, slot] == 0.0
+            if not harm and not demands & H and heads[HeadRow.TTFT_BY_S, head] < soonest[place]:
+                continue
             if not harm:
                 _forecast_at(table, heads, head, slots[place : place + 1], kind, figures, space)
             if harm or meets(space[0], table, slot, demands, asks):
@@ -180,10 +247,10 @@ def _forecast_at(  # noqa: PLR0917 - plain figures, compiled
     at: SlotArray,
     kind: int,
     figures: tuple[Any, ...],
-    space: tuple[FloatArray, FloatArray, FloatArray],
+    space: tuple[FloatArray, FloatArray, FloatArray, FloatArray],
 ) -> None:
     """The corrected forecast of a head at the one replica in `at`, into the first of `space`."""
-    terms, (rows, inputs, cached) = HeldTerms(*figures[0]), space
+    terms, (rows, inputs, cached, _) = HeldTerms(*figures[0]), space
     tokens, output = heads[HeadRow.INPUT_TOKENS, head], heads[HeadRow.OUTPUT_TOKENS, head]
     cached[0] = 0.0
     if heads[HeadRow.HOME, head] == at[0] and terms.role_code != DECODE_ROLE:

@@ -37,7 +37,15 @@ from headway.config import Role
 from headway.config.routing import RoutingSettings
 from headway.routing.decide.context import Refusal, RoutingState, SchedulingContext
 from headway.routing.decide.headroom import CHUNKS, LEAST, SloTerms, judge, nearest_of
-from headway.routing.decide.judge import DEMANDS, HARMLESS_SHARE, Demand, HeldTerms, Situation, fitting
+from headway.routing.decide.judge import (
+    DEMANDS,
+    HARMLESS_SHARE,
+    Demand,
+    HeldTerms,
+    Situation,
+    between_s,
+    fitting,
+)
 from headway.routing.decide.lora_affinity import LoraAffinityScorer
 from headway.routing.decide.overruling import overruled
 from headway.routing.fleet.table import ROLE_CODES, FleetRow, FloatArray, SlotArray
@@ -109,7 +117,10 @@ class SloScorer:
         if not self.patient:
             return open_lines.copy()
         latency, of_role = state.latency, state.roles[role]
-        count, split = len(state.fleet.ready(of_role)), len(state.roles) > 1
+        count, (transfer_s, transfer_s_per_token) = (
+            len(state.fleet.ready(of_role)),
+            between_s(state, now_s, role),
+        )
         stay_s, others_stay_s = latency.stays.both
         terms = HeldTerms(
             now_s=now_s,
@@ -122,8 +133,8 @@ class SloScorer:
             reserve=0.0 if of_role is Role.PREFILL else latency.critical.room(now_s, stay_s, max(count, 1)),
             some=len(slots) < count,
             several=state.shares.several,
-            transfer_s=state.rules.transfer_s(0.0) if split else 0.0,
-            transfer_s_per_token=state.rules.transfer_s_per_token if split else 0.0,
+            transfer_s=transfer_s,
+            transfer_s_per_token=transfer_s_per_token,
         )
         return fitting(state, heads, slots, terms, open_lines)
 
