@@ -116,6 +116,7 @@ REMOVED: Mapping[str, str] = {
     "routing.queue.order": "slo",
     "routing.slo.strategy": "highest",
     "routing.slo.exploration": "0",
+    "planner.headway.role_change_s": "off",
 }
 """Keys that were settings once, and what holds in their place."""
 
