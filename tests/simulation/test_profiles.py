@@ -158,7 +158,9 @@ def test_memory_is_that_of_the_requests_under_way():
         return peak
 
     peak_bytes(300)
-    assert peak_bytes(2700) < peak_bytes(900) + 120_000
+    few, many = 2_700, 8_100
+    # A request that is kept takes more: its record has a dozen figures of 8 bytes, in an object of its own.
+    assert peak_bytes(many) - peak_bytes(few) < 96 * (many - few)
 
 
 class Taught:
