@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kube.cluster import KubeCluster, Objects
+from tests.kube.cluster import NAMESPACE, KubeCluster
 from tests.start.printed import KUBERNETES, commands
 from tests.start.terminal import Terminal, below
 
@@ -14,20 +14,24 @@ NOT_HERE = ("docker build", "kubectl port-forward", "export HEADWAY_URL", "headw
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
-def test_the_manifest_and_the_key(cluster: KubeCluster, admin: Objects, tmp_path: Path) -> None:
+def test_the_manifest_and_the_key(tmp_path: Path) -> None:
+    """On a server of its own: the manifest's account and role have the names of the others' tests."""
     lines = [*commands(KUBERNETES, 1), *commands(KUBERNETES, 2)]
     shown = [line for line in lines if not line.startswith(NOT_HERE)]
     assert [line.split()[0] for line in shown] == ["KEY=$(openssl", "kubectl", "kubectl"]
-    with below(tmp_path) as folder, Terminal(folder, KUBECONFIG=cluster.kubeconfig("admin")) as terminal:
-        try:
+    (tmp_path / "server").mkdir()
+    cluster = KubeCluster(tmp_path / "server")
+    try:
+        cluster.start()
+        admin = cluster.objects()
+        admin.apply("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        with below(tmp_path) as folder, Terminal(folder, KUBECONFIG=cluster.kubeconfig("admin")) as terminal:
             for line in shown:
                 terminal.type(line)
-            secret = admin.call("GET", "/api/v1/namespaces/llm/secrets/headway-api-keys")
-            assert secret["data"]["keys"]
-            made = admin.call("GET", "/apis/apps/v1/namespaces/llm/deployments/headway")
-            assert made["spec"]["replicas"] == 1
-        finally:
-            terminal.type(
-                shown[1].partition(" --from-literal")[0].replace("create secret generic", "delete secret")
-            )
-            terminal.type(shown[2].replace("apply", "delete"))
+        secret = admin.call("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets/headway-api-keys")
+        assert secret["data"]["keys"]
+        made = admin.call("GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/headway")
+        assert made["spec"]["replicas"] == 1
+        admin.close()
+    finally:
+        cluster.stop()

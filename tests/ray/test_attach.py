@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from http.client import HTTPException
 from itertools import cycle
 from pathlib import Path
@@ -97,7 +98,13 @@ def decided(url: str, requests: float) -> dict[str, Any]:
     """The first decision that was made on so many measured requests."""
 
     def found() -> list[dict[str, Any]]:
-        records = get(url, "/v1/control/decisions?limit=1000")["decisions"]
+        try:
+            records = get(url, "/v1/control/decisions?limit=1000")["decisions"]
+        except urllib.error.HTTPError as error:
+            # A planner that loads its libraries on a busy machine does not answer yet.
+            if error.code != HTTPStatus.SERVICE_UNAVAILABLE:
+                raise
+            return []
         return [each for each in records if (each["measured"]["requests"] or 0) >= requests]
 
     wait_until(lambda: bool(found()), PLANNED_S)

@@ -51,6 +51,6 @@ def test_faults_and_what_is_well(ray_cluster: str, tmp_path: Path) -> None:
         code, said = check(ray_cluster, not_so)
     assert code == 2, said
     assert f"gateway.port: {port} is taken on " in said
-    assert "decode: a replica takes fast: 1, which no node has" in said or "takes 4 GPUs of one node" in said
+    assert "decode: a replica needs fast: 1, which no node has" in said or "needs 4 GPUs on one node" in said
     assert "the plan may ask for 5 GPUs, the cluster has 2" in said
     assert "holds no config.json" in said or "vLLM is not installed" in said
