@@ -157,7 +157,7 @@ CASES: Mapping[str, Case] = {
     "vLLM: `vllm_xargs`": chat(vllm_xargs={"k": "v"}),
     "vLLM: `prompt_logprobs`": chat(prompt_logprobs=1),
     "vLLM: `use_beam_search`": text(use_beam_search=True, n=2, temperature=0),
-    "a field that nobody knows": chat(unheard_of=1),
+    "an unknown field": chat(unheard_of=1),
     "completions": text(),
     "completions: `stream`, `stream_options`": text(stream=True, stream_options={"include_usage": True}),
     "completions: token ids": text(prompt=[5, 6, 7]),
