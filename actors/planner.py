@@ -21,7 +21,7 @@ from actors.planning.settings import SETTINGS, STARTED, Author, RuntimeSettings
 from actors.store import InternalKvStore
 from headway.config import HeadwayConfig
 from headway.planning.decision_text import story
-from headway.planning.history import history
+from headway.planning.record_figures import history
 
 MOST_RECORDS = 1000
 STATUS_S = 0.5
@@ -82,7 +82,7 @@ class Planner:
         return None if record is None else record.document()
 
     async def history(self, after: int = -1) -> dict[str, Any]:
-        """The records with ids above `after` as columns, see `headway.planning.history`."""
+        """The records with ids above `after` as columns, see `headway.planning.record_figures`."""
         return history(self._log.after(after, MOST_RECORDS))
 
     async def story(self, id: int) -> dict[str, list[str]] | None:  # noqa: A002 - as above

@@ -3,7 +3,7 @@
 Each extension point has a table of built-in names, kept by the package that owns the interface, and a group
 of Python entry points for everybody else. Both map a name to `module:attribute`:
 
-    BUILTIN = {"static": "headway.planning.static:STATIC"}          one line in the table, or
+    BUILTIN = {"static": "headway.planning.baselines:STATIC"}       one line in the table, or
 
     [project.entry-points."headway.policies"]                       one line in the pyproject.toml of
     cheapest = "my_package.policies:CHEAPEST"                       any package installed beside headway

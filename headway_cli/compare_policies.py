@@ -23,7 +23,7 @@ import yaml
 
 from headway.config import load_config
 from headway.planning import Role
-from headway.planning.budget import fit, gpus
+from headway.planning.deciding import fit, gpus
 from headway.simulation.build import Plan
 from headway.simulation.demand import interval_loads, requirements
 from headway.simulation.report import SimulationReport

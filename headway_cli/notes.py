@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from headway.planning import Role
-from headway.planning.past import LearnsFromPast
+from headway.planning.forecasting import LearnsFromPast
 from headway.planning.policies import predictors_asked
 from headway.simulation.build import Plan
 from headway.simulation.demand import Reach

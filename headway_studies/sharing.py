@@ -41,8 +41,7 @@ from math import gcd
 import numpy as np
 
 from headway.planning.hindsight.backtest import Backtest
-from headway.planning.hindsight.choice import Option
-from headway.planning.hindsight.division import moving_share
+from headway.planning.hindsight.choice import Option, moving_share
 from headway.planning.hindsight.needs import Assessment, needs_of
 from headway.planning.hindsight.policy import HeadwayPolicy
 from headway.planning.reasons import jsonable

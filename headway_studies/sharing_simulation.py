@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from headway.planning.budget import fit, gpus
-from headway.planning.deciding import in_steps
+from headway.planning.deciding import fit, gpus, in_steps
 from headway.planning.forecasting import Forecaster
 from headway.planning.hindsight.policy import HeadwayPolicy
 from headway.planning.types import Observation, PlanningError

@@ -33,7 +33,7 @@ from headway.planning import (
     make_policy,
     policy_settings,
 )
-from headway.planning.budget import check_budget
+from headway.planning.deciding import check_budget
 from headway.planning.documents import ComponentHealth
 from headway.planning.forecasting import Ahead
 from headway.planning.hindsight import COMPILED_FROM

@@ -39,8 +39,7 @@ from actors.planning.status import LoopCounters, status_document
 from actors.planning.tick import Tick, TickTime, after, apply, recalled, rehearse
 from actors.store import StoreAway
 from headway.planning import PlanningError
-from headway.planning.budget import fit
-from headway.planning.deciding import PolicyError
+from headway.planning.deciding import PolicyError, fit
 from headway.planning.documents import AdviceDocument, StatusDocument
 from headway.planning.records import (
     DRY_RUN,

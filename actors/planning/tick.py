@@ -34,8 +34,7 @@ from headway.config import HeadwayConfig
 from headway.planning import Decision, Observation, Policy, PoolState, Role
 from headway.planning.deciding import call, decide
 from headway.planning.decision_text import summary_text
-from headway.planning.forecasting import with_forecast
-from headway.planning.past import LearnsFromPast, first_state, read_past
+from headway.planning.forecasting import LearnsFromPast, first_state, read_past, with_forecast
 from headway.planning.reasons import describe, jsonable
 from headway.planning.records import (
     DRY_RUN,

@@ -23,7 +23,7 @@ from benchmarks.policies.loaded_base import LoadedBase, gpus_of
 from benchmarks.policies.recording import Recording
 from benchmarks.policies.search import Fleet
 from headway.planning import Decision, Observation, PolicySettings, PoolState, Role
-from headway.planning.budget import fit
+from headway.planning.deciding import fit
 from headway.planning.replay import (
     LossCurve,
     ReplayEngine,

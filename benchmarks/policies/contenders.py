@@ -16,8 +16,8 @@ from benchmarks.policies.scaled_reference import ScaledReference
 from benchmarks.policies.search import Knobs, geometric
 from benchmarks.policies.slo_ratio import SloRatioPolicy
 from headway.planning import Policy, Role, known
+from headway.planning.baselines import TargetOngoing
 from headway.planning.forecasting import make_forecaster
-from headway.planning.threshold import TargetOngoing
 
 FACTORS = geometric(0.35, 12.0, 1.15 ** (1 / 3))
 LOSS_BUDGETS = geometric(0.2, 0.0002, 1.4)

@@ -16,7 +16,7 @@ from benchmarks.policies.recording import Recording, recordings
 from benchmarks.policies.search import MOST_REPLICAS, Fleet
 from headway.config import load_config
 from headway.planning import LoadForecast, Policy, PolicySettings, Role, Slo
-from headway.planning.budget import fit
+from headway.planning.deciding import fit
 from headway.planning.forecasting import LoadForecaster
 from headway.simulation.build import Plan, make_plan
 from headway.simulation.demand import Reach, reach, requirements

@@ -6,7 +6,7 @@ from math import ceil
 from typing import Any
 
 from headway.planning import Decision, Observation, Policy, PolicySettings, Role
-from headway.planning.budget import fit
+from headway.planning.deciding import fit
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from math import ceil, isfinite
 
 from headway.planning import Decision, Observation, PolicySettings, PoolState, Role
-from headway.planning.budget import fit
+from headway.planning.deciding import fit
 
 INTERVAL_S = 15.0
 TOLERANCE = 0.1

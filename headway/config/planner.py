@@ -29,8 +29,8 @@ POLICIES = ExtensionPoint(
     {
         "headway": "headway.planning.hindsight:HEADWAY",
         "reference": "headway.planning.reference:REFERENCE",
-        "static": "headway.planning.static:STATIC",
-        "threshold": "headway.planning.threshold:THRESHOLD",
+        "static": "headway.planning.baselines:STATIC",
+        "threshold": "headway.planning.baselines:THRESHOLD",
     },
 )
 """All policies: each name is declared by a `headway.planning.PolicyKind`."""

@@ -1,4 +1,6 @@
-"""Predictors → the load to come. The live Predictor actor and the simulator own what a policy asks for.
+"""Forecasts of the load to come, and the past that predictors and policies may learn from first.
+
+Predictors → the load to come. The live Predictor actor and the simulator own what a policy asks for.
 
     LoadForecaster      three predictors of one kind: the next interval's load
     RequestForecaster   several kinds: the requests of each of the next AHEAD intervals, for policies that
@@ -7,16 +9,26 @@
 Each interval the request count enters its predictor (0 is zero traffic, NaN a gap that it bridges).
 ISL and OSL enter theirs only where requests were measured: an interval without requests has no mean
 length, and says nothing about the next one's. A series of which nothing is known yet is NaN in the forecast.
+
+A past before the first decision: the requests of a warm-up trace, as observations to learn from.
+
+The trace is taken to end where the deployment begins. Each of its whole intervals is an observation without
+pools; the outputs of an interval's requests are seen in the next one. What predictors say after each interval
+comes with it, from predictors of its own that see the trace from its beginning.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
 
 from headway.config import PlannerSettings
+from headway.planning.deciding import call
 from headway.planning.policies import policy_kind
-from headway.planning.types import NAN, FloatArray, LoadForecast, Observation, RangedForecast
+from headway.planning.types import NAN, FloatArray, LoadForecast, Observation, Policy, RangedForecast, Traffic
+from headway.workload import Trace
 from predictors import Forecast, Predictor, make, option_names
 
 SERIES = ("requests", "isl_tokens", "osl_tokens")
@@ -159,3 +171,98 @@ def _with_interval(name: str, options: dict[str, Any], interval_s: float | None)
     if interval_s is not None and "interval_s" in option_names(name):
         options.setdefault("interval_s", interval_s)
     return options
+
+
+@runtime_checkable
+class LearnsFromPast(Protocol):
+    """A policy that can begin with a past."""
+
+    @property
+    def past_intervals(self) -> int:
+        """The most that it remembers."""
+
+    def recall(self, past: Iterable[Observation]) -> Any:  # noqa: ANN401 - each policy's state is its own
+        """The state before the first decision, after a past; its observations have no pools."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PastRequests:
+    """The requests of a trace's last whole intervals.
+
+    `number[N]` is the interval of each, ascending, `after_s[N]` its arrival in seconds after the interval's
+    begin; `counts[C]` are the requests of all intervals, also of those before.
+    """
+
+    interval_s: float
+    counts: FloatArray
+    number: FloatArray
+    after_s: FloatArray
+    input_tokens: FloatArray
+    output_tokens: FloatArray
+
+    def observations(self, ends_s: float, forecaster: RequestForecaster) -> Iterator[Observation]:
+        """One after the other, the last one at `ends_s`; `forecaster` has seen nothing yet."""
+        count = len(self.counts)
+        first = int(self.number[0]) if len(self.number) else count
+        edges = np.searchsorted(self.number, np.arange(first, count + 1))
+        served = slice(0, 0)
+        for place, requests in enumerate(self.counts):
+            forecaster.observe_values(float(requests))
+            if place < first:
+                continue
+            own = slice(*edges[place - first : place - first + 2])
+            now_s = ends_s - (count - 1 - place) * self.interval_s
+            inputs = self.input_tokens[own]
+            yield Observation(
+                now_s=now_s,
+                interval_s=self.interval_s,
+                requests=float(requests),
+                isl_tokens=float(inputs.mean()) if requests else NAN,
+                osl_tokens=NAN,
+                ttft_s=NAN,
+                itl_s=NAN,
+                pools={},
+                ahead=forecaster.forecast(),
+                traffic=Traffic(
+                    arrival_s=now_s - self.interval_s + self.after_s[own],
+                    input_tokens=inputs,
+                    completed_input_tokens=self.input_tokens[served],
+                    completed_output_tokens=self.output_tokens[served],
+                ),
+            )
+            served = own
+
+
+def first_state(policy: Policy, past: PastRequests | None, planner: PlannerSettings, ends_s: float) -> Any:  # noqa: ANN401 - each policy's state is its own
+    """The state before the first decision, after a past that ends then, if there is one and the policy can
+    learn from it.
+    """
+    if past is None or not isinstance(policy, LearnsFromPast):
+        return call(policy.name, policy.initial_state)
+    names = policy_kind(planner.policy).ahead(planner.section(planner.policy))
+    forecaster = make_request_forecaster(names, past.interval_s)
+    return call(policy.name, policy.recall, past.observations(ends_s, forecaster))
+
+
+def read_past(trace: Trace, interval_s: float, most: int) -> PastRequests:
+    """The last `most` whole intervals of a trace; an interval ends with the arrivals at its end."""
+    count = int(trace.duration_s // interval_s)
+    counts, parts = np.zeros(count), []
+    for chunk in trace.chunks():
+        number = np.maximum(0.0, np.ceil(chunk.arrival_s / interval_s) - 1.0)
+        counts += np.bincount(number[number < count].astype(np.int64), minlength=count)
+        kept = (number >= count - most) & (number < count)
+        after_s = chunk.arrival_s - number * interval_s
+        columns = (number, after_s, chunk.input_tokens, chunk.output_tokens)
+        parts.append([column[kept].astype(np.float64) for column in columns])
+    number, after_s, inputs, outputs = (
+        np.concatenate(columns) for columns in zip([np.zeros(0)] * 4, *parts, strict=True)
+    )
+    return PastRequests(
+        interval_s=interval_s,
+        counts=counts,
+        number=number,
+        after_s=after_s,
+        input_tokens=inputs,
+        output_tokens=outputs,
+    )

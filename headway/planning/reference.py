@@ -1,7 +1,7 @@
 """`reference`: the documented SLA planner, formula by formula, as the baseline to beat.
 
 Theory. Every interval: measure → correct → forecast → size (all in `sizing`) → fit into limits and GPU budget
-(`budget`). Sources: "SLA-based Planner" (Scaling Algorithm, 1 to 5) and "Planner Design"
+(`deciding`). Sources: "SLA-based Planner" (Scaling Algorithm, 1 to 5) and "Planner Design"
 (Steps 1 to 5). It wants exactly one prefill and one decode pool. How we read what the documents leave open
 stands in decision record 0004.
 
@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from math import isnan
 from typing import Any
 
-from headway.planning.budget import Fit, check_budget, fit
+from headway.planning.deciding import Fit, check_budget, fit
 from headway.planning.policies import PolicyKind, PolicySettings
 from headway.planning.reasons import check, common, describe, jsonable, ordered, progress_warnings
 from headway.planning.sizing import (

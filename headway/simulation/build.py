@@ -32,9 +32,15 @@ from headway.planning import (
     policy_kind,
     policy_settings,
 )
-from headway.planning.forecasting import Forecaster, forecaster_for
+from headway.planning.forecasting import (
+    Forecaster,
+    LearnsFromPast,
+    PastRequests,
+    first_state,
+    forecaster_for,
+    read_past,
+)
 from headway.planning.hindsight import COMPILED_FROM
-from headway.planning.past import LearnsFromPast, PastRequests, first_state, read_past
 from headway.planning.policies import PUBLISHED_INTERVAL_S, predictors_asked
 from headway.planning.replay import ReplayEngine
 from headway.routing import Router, RoutingError, make_router

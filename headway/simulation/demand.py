@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from headway.engine import EngineRules
 from headway.engine.surfaces import idle_itl_s, idle_prompt_s
 from headway.planning import LoadForecast, PolicySettings, Role, Slo
-from headway.planning.budget import fit
+from headway.planning.deciding import fit
 from headway.planning.replay import ReplayEngine, Requests, least_replicas, mixed_losses
 from headway.planning.sizing import Aim, Requirement, size_decode, size_prefill
 from headway.planning.types import PoolLimits

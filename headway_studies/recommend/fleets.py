@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from headway.planning import Role
-from headway.planning.budget import gpus
+from headway.planning.deciding import gpus
 from headway.planning.types import PoolLimits
 
 Fleet = Mapping[Role, int]

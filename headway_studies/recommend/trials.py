@@ -21,7 +21,7 @@ import numpy as np
 from headway.config import HeadwayConfig
 from headway.engine.surfaces import idle_itl_s
 from headway.planning import Role
-from headway.planning.budget import gpus
+from headway.planning.deciding import gpus
 from headway.simulation.build import Plan, make_plan, make_scenario, run
 from headway.simulation.demand import Reach, demand_gpu_s, interval_loads, reach, requirements
 from headway.simulation.report import SimulationReport

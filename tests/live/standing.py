@@ -14,7 +14,7 @@ from headway.config import HeadwayConfig
 from headway.planning import Role
 from headway.planning.decision_text import story
 from headway.planning.documents import StatusDocument
-from headway.planning.history import history
+from headway.planning.record_figures import history
 from headway.planning.records import DecisionRecord
 from serve_apps.access import make_access
 from serve_apps.control_api import Unavailable, control_routes

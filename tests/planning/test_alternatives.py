@@ -6,8 +6,8 @@ from math import ceil
 import numpy as np
 import pytest
 
-from headway.planning.hindsight.alternatives import UTILISATIONS, alternatives
 from headway.planning.hindsight.history import PoolHistory
+from headway.planning.hindsight.reasons import UTILISATIONS, alternatives
 from headway.planning.hindsight.state import HindsightState, PoolMemory
 from headway.planning.replay import LossCurve
 from headway.planning.types import Alternatives, Role

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from planning_cases import limits
 
 from headway.planning import PlanningError, PoolLimits, Role
-from headway.planning.budget import check_budget, fit, gpus
+from headway.planning.deciding import check_budget, fit, gpus
 
 PREFILL, DECODE, MIXED = Role.PREFILL, Role.DECODE, Role.MIXED
 

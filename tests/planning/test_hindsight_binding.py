@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.planning import PoolLimits, Role
-from headway.planning.hindsight.division import divide_budget
+from headway.planning.hindsight.choice import divide_budget
 from headway.planning.hindsight.history import PoolHistory
 from headway.planning.replay import LossCurve
 

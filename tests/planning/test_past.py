@@ -7,9 +7,8 @@ from planning_cases import NAN, PROFILE, observed, settings, why
 
 from headway.config import load_config
 from headway.planning import Role, make_policy
-from headway.planning.forecasting import AHEAD, make_request_forecaster
+from headway.planning.forecasting import AHEAD, first_state, make_request_forecaster, read_past
 from headway.planning.hindsight.learning import MOST_INTERVALS
-from headway.planning.past import first_state, read_past
 from headway.workload import TraceOptions, open_trace
 
 INTERVAL_S = 30.0

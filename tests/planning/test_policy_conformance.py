@@ -20,9 +20,9 @@ from headway.planning import (
     make_policy,
     policy_settings,
 )
-from headway.planning.budget import gpus
+from headway.planning.baselines import StaticFleet
+from headway.planning.deciding import gpus
 from headway.planning.records import DecisionReasons
-from headway.planning.static import StaticFleet
 
 BOUNDS = limits(
     prefill=PoolLimits(min_replicas=1, max_replicas=12, gpus_per_replica=2),

@@ -4,7 +4,7 @@ import pytest
 from planning_cases import NAN, OBSERVED, first, limits, observed, run, settings
 
 from headway.planning import PlanningError, PoolLimits, Role, make_policy
-from headway.planning.static import StaticFleet
+from headway.planning.baselines import StaticFleet
 
 FLEET = StaticFleet(prefill=2, decode=5, mixed=9)
 

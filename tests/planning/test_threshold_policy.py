@@ -7,7 +7,7 @@ import pytest
 from planning_cases import DISAGGREGATED, NAN, POOL, first, limits, observed, settings
 
 from headway.planning import PlanningError, PoolLimits, Role, make_policy
-from headway.planning.threshold import TargetOngoing, ThresholdSettings, Wish, WishHistory
+from headway.planning.baselines import TargetOngoing, ThresholdSettings, Wish, WishHistory
 
 DECODE, MIXED = Role.DECODE, Role.MIXED
 

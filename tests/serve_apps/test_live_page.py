@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headway.planning.history import history
+from headway.planning.record_figures import history
 from serve_apps import live_page
 from serve_apps.access import needs
 from serve_apps.control_metrics import StatusFeed

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.planning import PoolLimits, PoolState, Role, make_policy
-from headway.planning.budget import gpus
+from headway.planning.deciding import gpus
 from headway.planning.hindsight.choice import choose
 from headway.planning.hindsight.learning import Traffic
 from headway_studies.sharing import Demand, Grant, PoolDemand, decide_within, demanded, gpu_losses, share

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.planning import Role
-from headway.planning.budget import gpus
+from headway.planning.deciding import gpus
 from headway.planning.types import PoolLimits
 from headway_studies.recommend.fleets import least_fleet
 

@@ -4,7 +4,7 @@ A planner in a dry run sets nothing. What its plan would have been worth is foun
 the fleet that really stands there:
 
     planned fleet   the replicas that the plan's own decisions would have had: it begins as the real one, what
-                    is ordered serves a start-up later, what is released drains (`fleet`). Each decision is
+                    is ordered serves a start-up later, what is released drains (`replay`). Each decision is
                     made from the planned fleet, not from the real one: only so is a chain of decisions a plan
     replay          both fleets, the real and the planned one, are replayed through the traffic that came,
                     without a break from interval to interval (`replay`): requests that met their SLO

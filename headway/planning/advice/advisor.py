@@ -18,14 +18,20 @@ from math import isfinite
 
 import numpy as np
 
-from headway.planning.advice.fleet import PlannedFleet, PlannedPool, SeenStarts, StartUp
 from headway.planning.advice.ledger import Row
-from headway.planning.advice.replay import NOTHING, FleetReplay, Served
+from headway.planning.advice.replay import (
+    NOTHING,
+    FleetReplay,
+    PlannedFleet,
+    PlannedPool,
+    SeenStarts,
+    Served,
+    StartUp,
+)
 from headway.planning.advice.summary import CALM
 from headway.planning.hindsight.learning import computing, imputed, synthetic_traffic
 from headway.planning.hindsight.state import OutputSample
-from headway.planning.replay.engine import TOLERANCE, ReplayEngine, attainable
-from headway.planning.replay.requests import Requests
+from headway.planning.replay.engine import TOLERANCE, ReplayEngine, Requests, attainable
 from headway.planning.types import NAN, FloatArray, Observation, PoolLimits, PoolState, Role, Slo, Traffic
 
 SETTLED = 4

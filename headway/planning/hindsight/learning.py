@@ -34,8 +34,7 @@ from headway.planning.replay import (
     prefill_seconds,
 )
 from headway.planning.replay.curve import MOST_REPLICAS
-from headway.planning.replay.engine import fits, may_last
-from headway.planning.replay.requests import largest_fleets
+from headway.planning.replay.engine import fits, largest_fleets, may_last
 from headway.planning.types import FloatArray, Observation, Promise, Role, Traffic
 
 RUN_UP_S = {Role.PREFILL: 300.0, Role.DECODE: 120.0, Role.MIXED: 60.0}

@@ -26,16 +26,14 @@ request.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from headway.planning.budget import GPU_BUDGET, Fit, check_budget, fit, gpus
-from headway.planning.hindsight.alternatives import alternatives
+from headway.planning.deciding import GPU_BUDGET, Fit, check_budget, fit, gpus
 from headway.planning.hindsight.backtest import Backtest, backtest
-from headway.planning.hindsight.choice import class_pasts
-from headway.planning.hindsight.division import divide_budget, moving_share
+from headway.planning.hindsight.choice import class_pasts, divide_budget, moving_share
 from headway.planning.hindsight.excess import Excess, excess, with_excess
 from headway.planning.hindsight.history import OutcomeHistory
 from headway.planning.hindsight.learning import MOST_INTERVALS, ReplaySetup, learn
 from headway.planning.hindsight.needs import Assessment, Need, as_typical, needs_of, slow_replicas
-from headway.planning.hindsight.reasons import explain
+from headway.planning.hindsight.reasons import alternatives, explain
 from headway.planning.hindsight.settings import (
     HeadwaySettings,
     class_budgets,

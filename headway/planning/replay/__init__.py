@@ -8,6 +8,7 @@ without randomness.
 from headway.planning.replay.curve import LossCurve, least_replicas
 from headway.planning.replay.engine import (
     ReplayEngine,
+    Requests,
     attainable,
     decode_seconds,
     mixed_seconds,
@@ -15,7 +16,6 @@ from headway.planning.replay.engine import (
     prefill_seconds,
 )
 from headway.planning.replay.losses import decode_losses, mixed_losses, prefill_losses
-from headway.planning.replay.requests import Requests
 
 __all__ = [
     "LossCurve",

@@ -22,6 +22,7 @@ from headway.planning.replay.curve import LossCurve, class_curves, loss_curve
 from headway.planning.replay.engine import (
     TOLERANCE,
     ReplayEngine,
+    Requests,
     Targets,
     attainable,
     busy_iteration_s,
@@ -36,7 +37,6 @@ from headway.planning.replay.engine import (
 )
 from headway.planning.replay.fleet import IntArray, PoolArrivals, ReplayState, make_state
 from headway.planning.replay.loops import prefill_waits, replay_decode, replay_mixed
-from headway.planning.replay.requests import Requests
 from interp.arrays import BoolArray, FloatArray
 
 FIRST_TOKEN = 1.5

@@ -8,8 +8,7 @@ import pytest
 
 from headway.planning import Role
 from headway.planning.advice.ledger import COARSE, FINE, SUMS, Ledger, Row, total
-from headway.planning.advice.report import MOST_POINTS, points, window
-from headway.planning.advice.summary import summarise
+from headway.planning.advice.summary import MOST_POINTS, points, summarise, window
 from headway.planning.types import NAN
 from tests.planning.advice.advice_cases import INTERVAL_S, row
 

@@ -15,8 +15,7 @@ from headway.planning.replay import (
     prefill_losses,
     prefill_seconds,
 )
-from headway.planning.replay.engine import busy_iteration_s, targets
-from headway.planning.replay.requests import largest_fleets
+from headway.planning.replay.engine import busy_iteration_s, largest_fleets, targets
 from headway.planning.types import Slo
 
 ANY = np.inf

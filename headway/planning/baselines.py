@@ -1,4 +1,10 @@
-"""`threshold`: scale each pool on its concurrency, with delays, as Ray Serve's autoscaler and the HPA do.
+"""The baselines: a fixed fleet, and a threshold on concurrency.
+
+`static`: fixed replica counts per role, the fleet that people provision by hand. The simplest baseline.
+
+Counts outside a pool's limits or above the GPU budget are an error at the start, never adjusted silently.
+
+`threshold`: scale each pool on its concurrency, with delays, as Ray Serve's autoscaler and the HPA do.
 
 Theory. For each role, every `interval_s` (default 10 s):
 
@@ -11,7 +17,7 @@ one is applied as the largest wish of the last `downscale_delay_s` (600 s): the 
 which starts with the count found at the first decision. Sources: Ray Serve's AutoscalingConfig
 (`target_ongoing_requests` 2, `upscale_delay_s` 30, `downscale_delay_s` 600) and the Kubernetes Horizontal Pod
 Autoscaler (`stabilizationWindowSeconds`). Decode and mixed pools batch: their default target is 32. When
-all pools exceed the GPU budget, `budget` shares it.
+all pools exceed the GPU budget, `deciding.fit` shares it.
 
 Missing data: running or waiting not measured → the role holds its target, as if just that were wished: the
 delay for more replicas starts anew, and the window remembers it. No request ongoing → the wish is the
@@ -23,12 +29,78 @@ from dataclasses import dataclass, field, replace
 from math import ceil, isfinite
 from typing import Any
 
-from headway.config import NonNegativeFloat, PositiveFloat, Settings
-from headway.planning.budget import check_budget, fit
+from headway.config import NonNegativeFloat, PositiveFloat, ReplicaCount, Settings
+from headway.planning.deciding import check_budget, fit, gpus
 from headway.planning.policies import PolicyKind, PolicySettings
 from headway.planning.reasons import check, common, describe, jsonable, ordered, progress_warnings
-from headway.planning.types import Decision, Observation, PoolState, Role
+from headway.planning.types import Decision, Observation, PlanningError, PoolState, Role
 from interp import Profile
+
+
+class StaticFleet(Settings):
+    """Fixed replica counts of the `static` policy; only the roles that have a pool are used."""
+
+    prefill: ReplicaCount = 1
+    """Prefill replicas."""
+    decode: ReplicaCount = 1
+    """Decode replicas."""
+    mixed: ReplicaCount = 1
+    """Mixed replicas."""
+
+
+@dataclass(frozen=True, slots=True)
+class StaticPolicy:
+    """Fixed targets, whatever is observed; missing metrics change nothing. The state is None."""
+
+    settings: PolicySettings
+    targets: Mapping[Role, int]
+
+    name = "static"
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between two decisions."""
+        return self.settings.interval_s
+
+    def initial_state(self) -> None:
+        """There is none."""
+
+    def plan(self, observation: Observation, state: None) -> Decision:
+        """The fixed targets."""
+        check(observation, self.settings)
+        reasons = common(self.name, observation, self.settings) | {
+            "targets": self.targets,
+            "limits": (),
+            "warnings": progress_warnings(observation),
+            "summary": f"Fixed fleet: {describe(self.targets, observation)}.",
+        }
+        return Decision(targets=self.targets, next_state=state, reasons=jsonable(reasons))
+
+
+def make_static(settings: PolicySettings, profile: Profile | None = None) -> StaticPolicy:
+    """The policy for the pools there are. PlanningError when a count does not fit."""
+    del profile  # a fixed fleet needs none
+    targets = fixed_fleet(settings)
+    for role, count in targets.items():
+        pool = settings.limits[role]
+        if not pool.min_replicas <= count <= pool.max_replicas:
+            allowed = f"{pool.min_replicas} to {pool.max_replicas}"
+            raise PlanningError(
+                f"planner.static.{role}: {count} is outside what pools.{role} allows, {allowed}"
+            )
+    if fit(targets, settings.limits, settings.max_gpu_budget).targets != targets:
+        needed, budget = gpus(targets, settings.limits), settings.max_gpu_budget
+        raise PlanningError(f"planner.static: needs {needed} GPUs, planner.max_gpu_budget is {budget}")
+    return StaticPolicy(settings, targets)
+
+
+def fixed_fleet(settings: PolicySettings) -> Mapping[Role, int]:
+    """The counts that are set, of the pools there are."""
+    fleet = settings.section("static", StaticFleet)
+    return {role: getattr(fleet, role) for role in ordered(settings.limits)}
+
+
+STATIC = PolicyKind(build=make_static, settings=StaticFleet, fixed_fleet=fixed_fleet)
 
 
 class TargetOngoing(Settings):
