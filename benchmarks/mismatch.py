@@ -35,7 +35,7 @@ from benchmarks.policies.recording import Recording, recordings
 from benchmarks.policies.scaled_reference import WrappedPolicy
 from benchmarks.processes import run_missing
 from headway.config import load_config
-from headway.engine.speeds import EngineSpeeds
+from headway.engine.rules import EngineSpeeds
 from headway.planning import Decision, Observation, Role, make_policy
 from headway.planning.replay import (
     ReplayEngine,

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from headway.config import HeadwayConfig, load_config
 from headway.engine import engine_profile
-from headway.engine.speeds import simulated_speeds
+from headway.engine.rules import simulated_speeds
 from headway.planning import Role
 from headway.planning.sizing import Aim, size_decode, size_prefill
 from headway.planning.types import LoadForecast

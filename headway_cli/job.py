@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import TypeVar
 
 from headway.config import ConfigError, HeadwayConfig
-from headway.engine.speeds import at_start, simulated_profile, simulated_speeds
+from headway.engine.rules import at_start, simulated_profile, simulated_speeds
 from headway.planning import PlanningError
 from headway.planning.policies import predictors_asked
 from headway.routing.offload import OffloadTrace

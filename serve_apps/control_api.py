@@ -4,7 +4,7 @@
     GET   /v1/control/decisions?after=&limit=    {"decisions": [...]}: the first with higher ids, in order
     GET   /v1/control/decisions/{id}             one of them; 404
     GET   /v1/control/decisions/{id}/story       the same in words: {"measured": ["..."], ...}
-    GET   /v1/control/history?after=             those with higher ids as columns (`headway.planning.record_figures`)
+    GET   /v1/control/history?after=             those with higher ids as columns (`planning.record_figures`)
     GET   /v1/control/advice?since=24h           what the plan of a dry run would have been worth
     GET   /v1/control/profile                    {"prefill": {...}, "decode": {...}, "meta": {...}}
     GET   /v1/control/offload-traces?limit=      {"traces": [...]}: the latest of the router, in order

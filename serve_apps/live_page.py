@@ -6,7 +6,7 @@
 
     event: status              the status document, with `now` (the server's clock, seconds since 1970) and
                                what this process itself sees, as a gateway does (`gateway_view`)
-    event: history             decisions as columns (`headway.planning.record_figures`): all that are kept at first,
+    event: history             decisions as columns (`planning.record_figures`): all that are kept at first,
                                then new ones, with the last few again, which may have been reached meanwhile
     event: away                {"reason": ...}: the control plane does not answer; the stream goes on
 

@@ -27,8 +27,7 @@ from math import inf
 from typing import NamedTuple
 
 from headway.config import Role
-from headway.engine.iteration_times import IterationTimes
-from headway.engine.live_batch import JobStage, JobState, LiveBatch, LiveJob, PrefixCache
+from headway.engine.live_batch import IterationTimes, JobStage, JobState, LiveBatch, LiveJob, PrefixCache
 from headway.engine.rules import EngineRules
 from interp import Profile
 

@@ -19,7 +19,7 @@ import numpy as np
 from headway.config import HeadwayConfig, PlannerSettings, RoleName, resolve_profile
 from headway.engine import EngineRules, engine_profile, engine_rules
 from headway.engine.kernel.layout import Routing
-from headway.engine.speeds import simulated_profile, simulated_speeds
+from headway.engine.rules import simulated_profile, simulated_speeds
 from headway.planning import (
     PlanningError,
     Policy,

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.engine.decode_batch import iterations_until
 from headway.engine.kernel.layout import DECODING, PREFILLING, SERVING, KernelState
+from headway.engine.surfaces import iterations_until
 from headway.planning.types import Role
 from headway.routing import ReplicaLoad, ReplicaState, ReplicaUpdate
 from headway.routing.types import OutputProgress

@@ -3,16 +3,14 @@
 Here are the dispatch of events and the built-in routings, with the parking of requests while no replica of a
 pool is ready. Python decides how many replicas there are (`fleet`). A router is asked at each arrival and
 told by notices, at the time of the event; its answers are orders, obeyed first when the kernel goes on
-(`engine.kernel.attempts`).
+(`engine.kernel.lifecycle`).
 """
 
 import numpy as np
 
 from headway.engine.kernel import layout
-from headway.engine.kernel.attempts import deliver, obey
-from headway.engine.kernel.events import drop_first, kind_of, push
-from headway.engine.kernel.layout import NONE, Exit, KernelState, Routing
-from headway.engine.kernel.lifecycle import become_ready, crash
+from headway.engine.kernel.layout import NONE, Exit, KernelState, Routing, drop_first, kind_of, push
+from headway.engine.kernel.lifecycle import become_ready, crash, deliver, obey
 from headway.engine.kernel.records import end_request
 from headway.engine.kernel.replica import boundary
 from headway.engine.kernel.serving import (

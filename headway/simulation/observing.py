@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.engine.decode_batch import find_cell, iterations_until, itl_at
 from headway.engine.kernel.layout import COMPLETED, DECODING, DRAINING, IDLE, PREFILLING, SERVING, KernelState
 from headway.engine.observed_latency import LatencyReport, Phase
 from headway.engine.refinement import URGENT, Refinement, difference, learn, moved, refined
 from headway.engine.replica_speeds import Lengths, ReplicaSpeeds, batch_line
+from headway.engine.surfaces import find_cell, iterations_until, itl_at
 from headway.planning.types import FloatArray, Observation, Policy, Role, Traffic
 from headway.routing.fleet.records import SAMPLE_S, UtilisationSamples
 from headway.simulation.fleet import ROLES, Fleet

@@ -20,7 +20,7 @@ from headway.config.routing import PredictionSettings
 from headway.engine import EngineRules
 from headway.engine.kernel import layout
 from headway.engine.kernel.layout import Routing
-from headway.engine.speeds import EngineSpeeds
+from headway.engine.rules import EngineSpeeds
 from headway.planning.deciding import Bounds
 from headway.planning.policies import class_promises
 from headway.planning.types import PlanningError, PoolLimits, Role, Slo

@@ -19,7 +19,7 @@ from headway.engine.kernel import layout, lifecycle
 from headway.engine.kernel.layout import ArrivalColumns, Exit, Routing
 from headway.engine.kernel.records import quantile
 from headway.engine.kernel.state import make_space, make_state
-from headway.engine.speeds import at_start
+from headway.engine.rules import at_start
 from headway.planning.deciding import call, decide
 from headway.planning.forecasting import Forecaster, with_forecast
 from headway.planning.types import NAN, Decision, Observation, Policy

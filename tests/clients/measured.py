@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from headway.config import HeadwayConfig
-from headway.engine.speeds import simulated_profile
+from headway.engine.rules import simulated_profile
 from tests.gateway.serving import Running, until
 
 ENVIRONMENTS = Path(__file__).parents[2] / ".cache/clients"

@@ -7,7 +7,7 @@ from headway.engine import EngineRules
 from headway.engine.kernel.layout import Routing
 from headway.engine.observed_latency import Phase
 from headway.engine.refinement import Refinement, learn
-from headway.engine.speeds import EngineSpeeds
+from headway.engine.rules import EngineSpeeds
 from headway.planning.types import Role
 from headway.simulation.observing import PerformanceLearner, reports
 from headway.simulation.simulate import SimulationRun, Watchers, simulate

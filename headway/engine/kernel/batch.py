@@ -1,6 +1,8 @@
 """A replica's decode batch and queue: which requests are in, how far they are, which may join."""
 
-from headway.engine.decode_batch import (
+from headway.engine.kernel.layout import COMPLETED, DECODING, ITL, NONE, KernelState
+from headway.engine.kernel.records import add_range, count_first_token, end_request
+from headway.engine.surfaces import (
     admits,
     duration_s,
     find_cell,
@@ -11,8 +13,6 @@ from headway.engine.decode_batch import (
     push_sequence,
     stretch_s,
 )
-from headway.engine.kernel.layout import COMPLETED, DECODING, ITL, NONE, KernelState
-from headway.engine.kernel.records import add_range, count_first_token, end_request
 from interp.jit import compiled
 
 

@@ -1,15 +1,190 @@
-"""Replicas come and go: start, readiness, draining, crash."""
+"""Replicas start, drain and crash, and a request's attempts under a router begin and end.
 
-from headway.engine.decode_batch import duration_s
+An order names the replica that computes the prompt and the one that decodes: the same, or two, KV travelling
+between them. An earlier attempt is withdrawn first. That is possible until the request is in a decode batch:
+from then on the order has no effect, and the tokens come from where the request is. What the iteration under
+way computes of a withdrawn prompt it computes to its end: an abandoned copy of the request keeps the place,
+and the request itself is free at once.
+
+A replica that decodes has promised to from the order on: a draining one waits for what it promised. An
+attempt is lost when a replica that it needs is gone; the router hears of it and places the request anew, or
+holds it: then it is nowhere.
+"""
+
 from headway.engine.kernel import layout
-from headway.engine.kernel.attempts import forget, lose
 from headway.engine.kernel.batch import catch_up
-from headway.engine.kernel.events import push
-from headway.engine.kernel.layout import NONE, KernelState, Routing
-from headway.engine.kernel.prefill import clear_cache, drop_abandoned
-from headway.engine.kernel.records import end_request, log_transition
-from headway.engine.kernel.replica import retire_if_drained, schedule
+from headway.engine.kernel.layout import IDLE, LOST, MIXED, NONE, SHED, KernelState, Routing, push
+from headway.engine.kernel.prefill import clear_cache, drop_abandoned, is_up
+from headway.engine.kernel.records import end_request, log_transition, notify
+from headway.engine.kernel.replica import enqueue, receive, retire_if_drained, schedule
+from headway.engine.surfaces import duration_s
 from interp.jit import compiled
+
+
+@compiled
+def forget(state: KernelState, request: int) -> None:
+    """Nothing has been done for the request."""
+    asked = state.requests[request]
+    asked.reserved, asked.prefilled_tokens, asked.cached_tokens, asked.external_tokens = 0, 0, 0, 0
+    asked.prefill_started_s = asked.prefill_finished_s = -1.0
+    asked.decode_ready_s = asked.decode_started_s = -1.0
+
+
+@compiled
+def _release_promise(state: KernelState, request: int) -> None:
+    """The replica that was to decode need not wait for it, if it still does."""
+    asked = state.requests[request]
+    replica = asked.decode_replica
+    if replica == asked.prefill_replica or asked.decode_ready_s >= 0.0:
+        return
+    if is_up(state, replica, asked.decode_serial):
+        unit = state.replicas[replica]
+        unit.promised -= 1
+        if unit.phase == IDLE:
+            retire_if_drained(state, replica)
+
+
+@compiled
+def _take_back(state: KernelState, request: int) -> None:
+    """The request is nowhere."""
+    if state.requests[request].prefill_replica != NONE:
+        _release_promise(state, request)
+    forget(state, request)
+    state.requests[request].prefill_replica = state.requests[request].decode_replica = NONE
+
+
+@compiled
+def lose(state: KernelState, request: int) -> None:
+    """The attempt came to nothing; say so."""
+    state.requests[request].retries += 1
+    _take_back(state, request)
+    notify(state, LOST, request, state.requests[request].number, 0)
+
+
+@compiled
+def deliver(state: KernelState, request: int) -> None:
+    """The KV of a prompt has arrived."""
+    asked = state.requests[request]
+    replica = asked.decode_replica
+    if is_up(state, replica, asked.decode_serial):
+        state.replicas[replica].promised -= 1
+        receive(state, replica, request)
+    else:
+        lose(state, request)
+
+
+@compiled
+def _before(state: KernelState, head: int, request: int) -> int:
+    """The one before `request` in the queue that starts with `head`; NONE if it is the first."""
+    before = NONE
+    while head != request:
+        before, head = head, state.requests[head].next
+    return before
+
+
+@compiled
+def _leave_queue(state: KernelState, replica: int, request: int) -> None:
+    """Take the request out of the queue, wherever in it it stands."""
+    unit, following = state.replicas[replica], state.requests[request].next
+    before = _before(state, unit.head, request)
+    if before == NONE:
+        unit.head = following
+    else:
+        state.requests[before].next = following
+    if following == NONE:
+        unit.tail = before
+    unit.waiting -= 1
+
+
+@compiled
+def _leave_arrived(state: KernelState, replica: int, request: int) -> None:
+    """The same for the queue of prefilled requests of a mixed replica."""
+    unit, following = state.replicas[replica], state.requests[request].next
+    before = _before(state, unit.arrived_head, request)
+    if before == NONE:
+        unit.arrived_head = following
+    else:
+        state.requests[before].next = following
+    if following == NONE:
+        unit.arrived_tail = before
+    unit.waiting -= 1
+
+
+@compiled
+def _abandon(state: KernelState, replica: int, request: int) -> None:
+    """Let a copy take the place of the request in the iteration under way."""
+    clock, unit = state.clock[0], state.replicas[replica]
+    ghost = clock.free_request
+    clock.free_request = state.requests[ghost].next
+    clock.free_requests -= 1
+    version = state.requests[ghost].version
+    state.requests[ghost] = state.requests[request]
+    copy = state.requests[ghost]
+    copy.number, copy.version, copy.abandoned = NONE, version, 1
+    before = _before(state, unit.head, request)
+    if before == NONE:
+        unit.head = ghost
+    else:
+        state.requests[before].next = ghost
+    if unit.tail == request:
+        unit.tail = ghost
+
+
+@compiled
+def withdraw(state: KernelState, request: int) -> bool:
+    """Take the request from wherever it is; False, and nothing happens, if it is decoding."""
+    asked = state.requests[request]
+    replica = asked.prefill_replica
+    if asked.decode_started_s >= 0.0:
+        return False
+    if replica == NONE:
+        return True
+    if asked.prefill_finished_s < 0.0:
+        if asked.prefill_started_s >= 0.0:
+            _abandon(state, replica, request)
+        else:
+            _leave_queue(state, replica, request)
+            state.replicas[replica].prompt_tokens -= asked.input_tokens
+    elif asked.decode_ready_s < 0.0:
+        asked.version += 1  # what travels arrives in vain
+    elif state.replicas[asked.decode_replica].role == MIXED:
+        _leave_arrived(state, asked.decode_replica, request)
+    else:
+        _leave_queue(state, asked.decode_replica, request)
+    _take_back(state, request)
+    return True
+
+
+@compiled
+def obey(state: KernelState) -> None:
+    """Carry out the next order; one for a request that has ended is void."""
+    clock = state.clock[0]
+    order = state.orders[clock.obeyed]
+    clock.obeyed += 1
+    if clock.obeyed == clock.orders:
+        clock.obeyed = clock.orders = 0
+    request = order.request
+    if state.requests[request].number != order.number or not withdraw(state, request):
+        return
+    if order.prefill == NONE:
+        end_request(state, request, SHED)
+    elif is_up(state, order.prefill, order.prefill_serial) and is_up(
+        state, order.decode, order.decode_serial
+    ):
+        _begin(state, request, order.prefill, order.decode)
+    else:
+        lose(state, request)
+
+
+@compiled
+def _begin(state: KernelState, request: int, prefill: int, decode: int) -> None:
+    asked = state.requests[request]
+    asked.prefill_replica, asked.decode_replica = prefill, decode
+    asked.decode_serial = state.replicas[decode].serial
+    state.replicas[prefill].prompt_tokens += asked.input_tokens
+    if decode != prefill:
+        state.replicas[decode].promised += 1
+    enqueue(state, prefill, request)
 
 
 @compiled

@@ -10,8 +10,7 @@ import numpy as np
 
 from headway.engine.kernel import layout
 from headway.engine.kernel.batch import dequeue, fits, join, reserve, unreserve
-from headway.engine.kernel.events import push
-from headway.engine.kernel.layout import NONE, KernelState
+from headway.engine.kernel.layout import NONE, KernelState, push
 from headway.engine.kernel.records import count_first_token, end_request, free_slot, notify
 from headway.engine.rules import kv_transfer_s
 from headway.engine.surfaces import chunk_work_s

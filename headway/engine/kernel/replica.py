@@ -5,7 +5,7 @@ At a boundary it retires what is done, admits what fits, and starts either
 - one iteration that carries prefill tokens: a whole prompt alone takes TTFT; otherwise the ITL of the running
   batch (without one, the cost of an empty iteration) plus the work of the tokens carried (`engine.surfaces`),
   or
-- a stretch of decode iterations, closed in one event (`engine.decode_batch`), until the first sequence
+- a stretch of decode iterations, closed in one event (`engine.surfaces`), until the first sequence
   finishes; a request that can be admitted earlier cuts the stretch at the end of the iteration under way.
 KV is reserved for input + output tokens on admission, so usage never exceeds capacity; what counts for speed
 are the tokens present. A sequence that comes from a prefill replica enters the batch with its input tokens,
@@ -18,13 +18,12 @@ each boundary, in their order, before new prompts. While one of them waits for r
 begun, so that prompts do not take the room it waits for; a prompt already begun goes on beside it.
 """
 
-from headway.engine.decode_batch import duration_s, find_cell, iterations_until, itl_at
 from headway.engine.kernel import layout
 from headway.engine.kernel.batch import account, dequeue, finish_decodes, first_tokens, fits, join, reserve
-from headway.engine.kernel.events import push
-from headway.engine.kernel.layout import NONE, KernelState, Routing
+from headway.engine.kernel.layout import NONE, KernelState, Routing, push
 from headway.engine.kernel.prefill import finish_chunk, iteration_s, plan_chunk, remember_prompt
 from headway.engine.kernel.records import count_gap, log_transition
+from headway.engine.surfaces import duration_s, find_cell, iterations_until, itl_at
 from interp.jit import compiled
 
 

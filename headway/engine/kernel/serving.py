@@ -7,8 +7,7 @@ The simulator has a loop of its own, with other routings, routers and crashes (`
 import numpy as np
 
 from headway.engine.kernel import layout
-from headway.engine.kernel.events import drop_first, kind_of
-from headway.engine.kernel.layout import NONE, Exit, KernelState, Routing
+from headway.engine.kernel.layout import NONE, Exit, KernelState, Routing, drop_first, kind_of
 from headway.engine.kernel.lifecycle import become_ready
 from headway.engine.kernel.replica import boundary, enqueue
 from interp.jit import compiled

@@ -24,8 +24,9 @@ keeps all budgets, that is taken which exceeds those of critical classes least, 
 least. A GPU budget that binds is divided likewise: what a division loses of critical classes above their
 budgets outweighs everything else.
 
-A GPU budget that binds. Every way to divide the budget between the pools is judged by the past. With n_r replicas of pool r an
-interval i would have lost the share l_ri(n_r) of its R_i requests there, and since a request needs all pools,
+A GPU budget that binds. Every way to divide the budget between the pools is judged by the past. With n_r
+replicas of pool r an interval i would have lost the share l_ri(n_r) of its R_i requests there, and since a
+request needs all pools,
 
     lost(n) = Σ_i w_i R_i (1 − Π_r (1 − l_ri(n_r)))          w_i = 2^(−age / lead)
 

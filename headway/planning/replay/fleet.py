@@ -12,8 +12,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.engine.decode_batch import admits, pop_sequence, push_sequence
-from headway.engine.surfaces import EngineSurfaces, engine_surfaces, itl_of
+from headway.engine.surfaces import (
+    EngineSurfaces,
+    admits,
+    engine_surfaces,
+    itl_of,
+    pop_sequence,
+    push_sequence,
+)
 from headway.planning.replay.engine import ReplayEngine
 from interp.arrays import BoolArray, FloatArray
 from interp.jit import compiled_in_place

@@ -37,7 +37,7 @@ from headway.config import HeadwayConfig
 from headway.engine import Boundary, JobState, LiveEngine, engine_rules
 from headway.engine.live import Slowness
 from headway.engine.live_batch import LiveJob
-from headway.engine.speeds import simulated_profile, simulated_speeds
+from headway.engine.rules import simulated_profile, simulated_speeds
 from headway.planning.types import Role
 from headway.routing.types import RouteRequest
 from serve_apps.engines.answering.answers import answer, check
