@@ -21,7 +21,7 @@ from headway.simulation.report import (
     SimulationReport,
     TraceFigures,
 )
-from headway.simulation.tally import FluidBound
+from headway.simulation.results import FluidBound
 from headway_cli.demo_plan import DemoPlan
 from headway_cli.status import SIMULATED
 

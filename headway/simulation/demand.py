@@ -8,7 +8,7 @@
              its least ITL at the request's context, is above the SLO of its class, no fleet meets that
              request; the other requests are attainable
     demand   per role, GPU-seconds that the trace's work needs at the best throughput under the SLO (the fluid
-             bound of `tally`, prompts and output apart; no prefix reuse)
+             bound of `results`, prompts and output apart; no prefix reuse)
     load     of a fixed fleet: the largest of demand / (replicas × GPUs per replica × duration) over the
              pools; a mixed replica does both works, so there the demands add up
 
@@ -30,8 +30,8 @@ from headway.planning.deciding import fit
 from headway.planning.replay import ReplayEngine, Requests, least_replicas, mixed_losses
 from headway.planning.sizing import Aim, Requirement, size_decode, size_prefill
 from headway.planning.types import PoolLimits
+from headway.simulation.results import FluidBound
 from headway.simulation.scenario import ClassMix
-from headway.simulation.tally import FluidBound
 from headway.workload import RequestChunk, Trace, interval_series
 from interp import Profile
 

@@ -7,8 +7,8 @@
     Outcome        → orders, which the kernel obeys first when it goes on, at the same instant
 
 The router hears of each event at its time: `now` never goes back, and is the kernel's. Of engines' loads and
-of tokens under way it hears as often as live (`engine_reports`), or not at all; then it learns of load from
-its own placements. The pool that a request starts in counts those held as waiting.
+of tokens under way it hears as often as live (`observing.EngineReports`), or not at all; then it learns of
+load from its own placements. The pool that a request starts in counts those held as waiting.
 
 Of a request it is told what a gateway would know, and no more. The true output length stays with the engine;
 `max_tokens` is what the model's limit leaves beside the prompt. Prefix blocks are those of the trace, told
@@ -48,8 +48,8 @@ from headway.routing import (
 from headway.routing.offload import OffloadTrace
 from headway.routing.predict.learning import Training
 from headway.simulation import kernel
-from headway.simulation.engine_reports import EngineReports
 from headway.simulation.fleet import ROLES, Fleet
+from headway.simulation.observing import EngineReports
 from headway.simulation.scenario import RequestClass
 
 LEAST_STEP_S = 1e-3

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.loadgen.tally import Histogram
-from headway.simulation.tally import Latency
+from headway.simulation.results import Latency
 from tests.memory import grown_bytes
 
 
