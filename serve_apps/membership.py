@@ -11,7 +11,7 @@ Everything happens on one event loop; there are no locks.
 
 Load of a replica = exactly what this process has on it now, plus the requests that others have there by its
 last report, which is up to some tenths of a second old. It is compared as in the simulation, by
-`headway.routing.least_load`: prompt tokens on prefill replicas, requests on all others. No report has how
+`headway.routing.shared_rules`: prompt tokens on prefill replicas, requests on all others. No report has how
 long the prompts of others are, so each of them counts as long as ours are on average. A replica that reports
 that it is slower than its peers is compared by the load at which one of them would be as late.
 
@@ -19,7 +19,7 @@ Of equals the first is chosen, in the order in which replicas came. So a pool wi
 first replicas while the last ones idle. Several gateways agree on the order: between two reports they do not
 see each other's requests, and may all choose the same replica.
 
-A replica that is saturated (`headway.routing.fleet.saturation`) gets nothing while others are not. Where all
+A replica that is saturated (`headway.routing.shared_rules`) gets nothing while others are not. Where all
 are, `room` lets requests wait in line.
 """
 
@@ -32,8 +32,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headway.config import Role
-from headway.routing.fleet.saturation import FRESH_S, EngineWord, SaturationRule
-from headway.routing.least_load import counts_prompt_tokens, felt_load, least_loaded
+from headway.routing.shared_rules import (
+    FRESH_S,
+    EngineWord,
+    SaturationRule,
+    counts_prompt_tokens,
+    felt_load,
+    least_loaded,
+)
 
 Profile = Literal["random", "round_robin", "least_load"]
 

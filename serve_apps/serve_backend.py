@@ -19,7 +19,7 @@ from ray.serve.handle import DeploymentHandle
 from actors.routing_actors import needs_router, stateless_profile
 from headway.config import HeadwayConfig
 from headway.planning import Role
-from headway.routing.fleet.saturation import SaturationRule
+from headway.routing.shared_rules import SaturationRule
 from serve_apps.calls import EngineLost, Lost, Output
 from serve_apps.engines.protocol import AuxiliaryAnswer, AuxiliaryCall, EngineRequest, TokenChunk
 from serve_apps.gateway.backend import ChunkSink, Readiness, ReplicaLoad, ReplicaLost, TimedOut, Timeline

@@ -17,21 +17,21 @@ from headway.config import HeadwayConfig, Role
 from headway.config.routing import PluginSettings, RoutingSettings
 from headway.engine.rules import EngineRules
 from headway.extensions import ExtensionError, ExtensionPoint
+from headway.routing.decide.candidates import SaturationFilter
 from headway.routing.decide.context import RoutingState
 from headway.routing.decide.offload import Offloading
 from headway.routing.decide.plugins import PLUGINS, Picker, ProfileHandler, TakesSettings, checked, said
-from headway.routing.decide.saturated import SaturationFilter
 from headway.routing.decide.scheduler import Pipeline, Scheduler, make_pipeline
 from headway.routing.fleet.adapters import AdapterIndex
 from headway.routing.fleet.affinity import PrefixIndex, Sessions
 from headway.routing.fleet.fleet import RoutedFleet
 from headway.routing.fleet.gpu_profiles import GpuProfile, surfaces_in
-from headway.routing.fleet.saturation import SaturationRule
 from headway.routing.predict.corrections import Handovers
 from headway.routing.predict.latency import LatencyForecaster
 from headway.routing.predict.reports import EngineReports
 from headway.routing.queue.fair_shares import TenantShares
 from headway.routing.router import Router
+from headway.routing.shared_rules import SaturationRule
 from headway.routing.types import PluginFault, RequestSlo, RoutingError
 from interp.jit import drop_stale_cache
 

@@ -22,7 +22,7 @@ from headway.engine.kernel.serving import (
     role_for,
     take_arrival,
 )
-from headway.routing import least_load
+from headway.routing import shared_rules
 from interp.jit import compiled
 
 
@@ -38,7 +38,7 @@ def _random_below(state: KernelState, bound: int) -> int:
     return int((mixed >> np.uint64(33)) % np.uint64(bound))
 
 
-felt_load = compiled(least_load.felt_load)
+felt_load = compiled(shared_rules.felt_load)
 
 
 @compiled
@@ -89,7 +89,7 @@ COMPILED_FROM = (
     "headway.simulation",
     "headway.engine.kernel",
     "headway.engine",
-    "headway.routing.least_load",
+    "headway.routing.shared_rules",
     "interp",
 )
 """Packages whose sources are in the compiled kernel (`interp.jit.drop_stale_cache`)."""

@@ -12,7 +12,7 @@ from headway.config import Role, resolve_profile
 from headway.engine.observed_latency import LatencyReport, Phase
 from headway.engine.refinement import Refinement, learn
 from headway.engine.replica_speeds import HALF_LIFE_S, Lengths, ReplicaSpeeds, batch_line
-from headway.routing.least_load import felt_load
+from headway.routing.shared_rules import felt_load
 from interp import load_profile
 
 PROFILE = load_profile(resolve_profile("llama-3.1-8b_h100_tp1"))

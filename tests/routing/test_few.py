@@ -9,9 +9,9 @@ import pytest
 from headway.config import Role
 from headway.engine import EngineRules
 from headway.routing import RequestSlo
-from headway.routing.decide import few, scheduler
+from headway.routing.decide import candidates, scheduler
+from headway.routing.decide.candidates import CACHED, LIGHTEST, MOST, SPREAD, few_of, mark_least, sample_of
 from headway.routing.decide.context import Refusal
-from headway.routing.decide.few import CACHED, LIGHTEST, MOST, SPREAD, few_of, mark_least, sample_of
 from headway.routing.fleet.table import FleetRow
 from tests.routing.routers import MIXED, SPLIT, placed, question, request, router
 
@@ -47,12 +47,12 @@ def test_the_few_are_those_that_matter_and_some_of_all() -> None:
 
 def test_the_homes_of_an_adapter_come_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     made, seen = router(count=MANY), set()
-    monkeypatch.setattr(few, "mark_few", lambda *_: None)
+    monkeypatch.setattr(candidates, "mark_few", lambda *_: None)
     for slot in range(100):
         made.state.adapters.report(0.0, slot, ("a",), 4)
     for _ in range(60):
         homes = few_of(question(made, adapter="a")).slots.tolist()
-        assert len(homes) == few.LOADED
+        assert len(homes) == candidates.LOADED
         seen |= {*homes}
     assert seen == {*range(100)}
 
@@ -67,7 +67,7 @@ def test_the_least_are_marked_and_of_equals_any(most: int) -> None:
     draw = np.random.default_rng(most)
     for _ in range(50):
         values, marks = draw.integers(0, 6, 20).astype(float), np.zeros(20, dtype=np.bool_)
-        mark_least(values, most, int(draw.integers(few.LOTS)), marks)
+        mark_least(values, most, int(draw.integers(candidates.LOTS)), marks)
         assert sorted(values[marks]) == sorted(values)[:most]
 
 

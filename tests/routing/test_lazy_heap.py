@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.routing.fleet.lazy_heap import LazyHeap
+from headway.routing.fleet.records import LazyHeap
 from tests.memory import grown_bytes
 
 STEPS = st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers(0, 9).map(float)), max_size=60)

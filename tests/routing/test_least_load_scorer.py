@@ -3,7 +3,7 @@
 import pytest
 
 from headway.config import Role
-from headway.routing.least_load import counts_prompt_tokens, least_loaded
+from headway.routing.shared_rules import counts_prompt_tokens, least_loaded
 
 
 def test_prompt_tokens_count_on_prefill_replicas_alone() -> None:

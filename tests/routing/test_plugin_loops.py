@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from headway.config import Role
 from headway.routing import ReplicaState, ReplicaUpdate
-from headway.routing.decide.pickers import EQUAL, best_places, drawn
-from headway.routing.decide.scorers import fewest, free_kv, requests_in
+from headway.routing.decide.scorers import EQUAL, best_places, drawn, fewest, free_kv, requests_in
 from headway.routing.fleet.table import FleetRow
 from headway_aibrix.plugins import room_for
 from tests.routing.routers import MIXED, placed, request, router, surfaces

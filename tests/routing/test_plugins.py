@@ -18,20 +18,18 @@ from headway.routing import (
     make_router,
 )
 from headway.routing.decide.headroom import SloTerms, judge
-from headway.routing.decide.pickers import (
-    MaxScorePicker,
-    RandomPicker,
-    RoundRobinPicker,
-    WeightedRandomPicker,
-)
 from headway.routing.decide.plugins import PLUGINS
 from headway.routing.decide.scorers import (
     BinPack,
     KvCacheScorer,
     LeastLoad,
+    MaxScorePicker,
     PrefixCacheScorer,
     QueueScorer,
+    RandomPicker,
+    RoundRobinPicker,
     SessionAffinityScorer,
+    WeightedRandomPicker,
 )
 from headway.routing.factory import BUILT_IN, make_handler, make_pipelines
 from headway.routing.fleet.table import FleetRow

@@ -7,8 +7,8 @@ import pytest
 from headway.config import HeadwayConfig, Role
 from headway.routing import NOTHING, ReplicaLoad, ReplicaUpdate, RequestSlo, Router, ShedReason
 from headway.routing.factory import BUILT_IN
-from headway.routing.fleet.saturation import FRESH_S, EngineWord, SaturationRule
 from headway.routing.fleet.table import FleetRow
+from headway.routing.shared_rules import FRESH_S, EngineWord, SaturationRule
 from tests.routing.routers import SPLIT, finish, placed, request, router
 
 PATIENCE = {"queue": {"max_wait_s": 30.0}}

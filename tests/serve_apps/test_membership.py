@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.config import HeadwayConfig, Role
-from headway.routing.fleet.saturation import FRESH_S, SaturationRule
+from headway.routing.shared_rules import FRESH_S, SaturationRule
 from serve_apps.membership import SUSPECT_S, Membership, Saturated
 from tests.patience import PATIENCE_S
 

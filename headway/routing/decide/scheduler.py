@@ -17,6 +17,7 @@ from math import inf, isnan, nan
 
 import numpy as np
 
+from headway.routing.decide.candidates import SaturationFilter, few_of, sample_of
 from headway.routing.decide.context import (
     ChosenReplica,
     Refusal,
@@ -24,10 +25,8 @@ from headway.routing.decide.context import (
     SchedulingContext,
     choose_replica,
 )
-from headway.routing.decide.few import few_of, sample_of
 from headway.routing.decide.offload import Offloading
 from headway.routing.decide.plugins import Filter, JudgesHeld, Packer, Picker, Scorer
-from headway.routing.decide.saturated import SaturationFilter
 from headway.routing.fleet.records import Record, Replica, TrackedPrediction
 from headway.routing.fleet.table import FloatArray, SlotArray
 from headway.routing.offload import OffloadDecision

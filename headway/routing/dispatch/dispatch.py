@@ -23,8 +23,7 @@ from headway.routing.decide.scheduler import Among, FreedSlots, RouteChoice, Sch
 from headway.routing.dispatch.claims import GuardBalance, KeptRoom, Tightness
 from headway.routing.dispatch.held_queue import Fate, HeldQueue, fate_of
 from headway.routing.dispatch.placing import Counters, Placing
-from headway.routing.fleet.lazy_heap import LazyHeap
-from headway.routing.fleet.records import NO_CHARGE, Charge, Record, Replica, RequestPhase
+from headway.routing.fleet.records import NO_CHARGE, Charge, LazyHeap, Record, Replica, RequestPhase
 from headway.routing.offload import OffloadDecision
 from headway.routing.queue.fair_shares import cost_of
 from headway.routing.queue.heads import ANY_ROLE, HeadRow, Marks

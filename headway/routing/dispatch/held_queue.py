@@ -13,8 +13,8 @@ from math import inf, isfinite
 import numpy as np
 
 from headway.config.routing import QueueSettings
+from headway.routing.decide.candidates import sample_of
 from headway.routing.decide.context import Refusal, RoutingState, SchedulingContext
-from headway.routing.decide.few import sample_of
 from headway.routing.fleet.records import Record
 from headway.routing.fleet.table import FloatArray
 from headway.routing.predict.forecast import ForecastRow

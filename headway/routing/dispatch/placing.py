@@ -24,8 +24,7 @@ from headway.config import Role
 from headway.routing.decide.context import RoutingState
 from headway.routing.decide.scheduler import RouteChoice, Scheduler
 from headway.routing.fleet.fleet import least_key
-from headway.routing.fleet.lazy_heap import LazyHeap
-from headway.routing.fleet.records import Record, Replica, RequestPhase
+from headway.routing.fleet.records import LazyHeap, Record, Replica, RequestPhase
 from headway.routing.fleet.table import (
     DUTY_MEMORY,
     Entry,

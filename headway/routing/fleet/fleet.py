@@ -11,8 +11,7 @@ from math import inf
 import numpy as np
 
 from headway.config import Role
-from headway.routing.fleet.lazy_heap import LazyHeap
-from headway.routing.fleet.records import SAMPLE_S, Record, Replica, UtilisationSamples
+from headway.routing.fleet.records import SAMPLE_S, LazyHeap, Record, Replica, UtilisationSamples
 from headway.routing.fleet.table import EMPTY, FleetRow, FloatArray, SlotArray
 from headway.routing.types import Figures, ReplicaId, ReplicaLoad
 

@@ -32,9 +32,9 @@ from math import inf
 from headway.config import Role
 from headway.routing.fleet.fleet import RoutedFleet
 from headway.routing.fleet.records import Replica
-from headway.routing.fleet.saturation import FRESH_S, EngineWord, SaturationRule
 from headway.routing.fleet.table import FleetRow, FloatArray
 from headway.routing.predict.latency import LatencyForecaster
+from headway.routing.shared_rules import FRESH_S, EngineWord, SaturationRule
 from headway.routing.types import ReplicaLoad
 
 FIRST_PROMPT_TOKENS = 512.0

@@ -20,7 +20,7 @@ jobs on one machine); by latest start alone all begin at the last moment, the lo
 
 Requests of one tenant, pattern, SLO and criticality are a line: when its head finds no room, those behind it
 need not ask. The heads stand in a table with a column per line, which compiled loops scan (`heads`). n
-requests in p lines: push and remove cost O(log n) amortised (`lazy_heap`), the next head O(p), some
+requests in p lines: push and remove cost O(log n) amortised (`LazyHeap`), the next head O(p), some
 nanoseconds each.
 """
 
@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headway.routing.fleet.lazy_heap import LazyHeap
+from headway.routing.fleet.records import LazyHeap
 from headway.routing.fleet.table import FloatArray
 from headway.routing.queue.fair_shares import Prices, TenantShares, cost_of
 from headway.routing.queue.heads import (

@@ -1,4 +1,19 @@
-"""When a replica is saturated: the rule, one for the router and for gateways that place by themselves.
+"""Rules that the router shares with gateways that place by themselves: the least load, and saturation.
+
+The least-load rule, one for the scorer `least-load`, the compiled simulation and gateways on their own:
+
+    load     prompt tokens outstanding on prefill replicas, requests there or on their way on all others
+    choice   the least load; of equals the first
+
+Where replicas are known to differ in speed (`headway.engine.replica_speeds`), a load x is compared as that
+with which a typical replica would be as late: for s times the latency, the request itself counting y, on top
+of what an empty batch takes, worth h requests (0 for prompts)
+
+    felt     x + (s − 1) (x + y + h)          exactly x where s is 1
+
+A prompt's length says how long a prefill replica is busy with it; a batch is crowded by its requests, however
+long they are. Nothing here needs numpy, so that a gateway can import it. The simulation has the same rule
+compiled (`headway.simulation.kernel`).
 
 A saturated replica gets nothing new while others are not. The bounds are generous: within them engines always
 have as much to do as they can, so nothing is lost by keeping the rest where it can still go elsewhere, be
@@ -22,11 +37,28 @@ is judged by the books alone, and no replica is given up for good on old news.
 Nothing here needs numpy, so that a gateway can import it.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple, Self
 
 from headway.config import HeadwayConfig, Role
+
+
+def counts_prompt_tokens(role: Role) -> bool:
+    """True if replicas of `role` are compared by prompt tokens, False if by requests."""
+    return role is Role.PREFILL
+
+
+def felt_load(load: float, own: float, slowness: float, idle: float) -> float:
+    """The load of a typical replica that is as late with the request, see the module."""
+    return load + (slowness - 1.0) * (load + own + idle)
+
+
+def least_loaded(loads: Iterable[float]) -> int:
+    """The position of the least of `loads`, the first of equals. ValueError if there are none."""
+    return min(enumerate(loads), key=lambda each: each[1])[0]
+
 
 RELEASE = 0.95
 FRESH_S = 10.0
