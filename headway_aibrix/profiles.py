@@ -1,4 +1,4 @@
-"""Capacity from a GPU profile of AIBrix (`headway.profiling.aibrix` has the file's format).
+"""Capacity from a GPU profile of AIBrix (`headway.profiling.foreign_profiles` has the file's format).
 
     Capacity = RPS × E2E      log2(Capacity) is linear in log2(tokens) between the points of the grid; lengths
                               beyond the grid are its edge's
@@ -22,7 +22,7 @@ from typing import ClassVar
 
 from headway.config import Role
 from headway.profiling import ForeignProfileError
-from headway.profiling.aibrix import AibrixTables, ProfileReader, Table, content_of, read_tables
+from headway.profiling.foreign_profiles import AibrixTables, ProfileReader, Table, content_of, read_tables
 from headway.routing.fleet.table import FleetRow, FloatArray, SlotArray
 from headway.routing.types import RoutingError
 from headway_aibrix.capacity import Candidates, LoadQuery

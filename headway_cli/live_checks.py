@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from headway.config import ConfigError, HeadwayConfig
-from headway.config.gateway import GatewaySettings
+from headway.config.live import GatewaySettings
 from headway_cli.errors import CliError
 
 

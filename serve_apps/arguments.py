@@ -16,7 +16,7 @@ from typing import Any, Literal
 import yaml
 
 from headway.config import ConfigError, HeadwayConfig, load_config, resolve_profile
-from headway.config.metrics import ENGINE_PRESETS
+from headway.config.live import ENGINE_PRESETS
 from headway.engine.kinds import engine_kind
 
 Topology = Literal["disaggregated", "aggregated"]

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 from actors.connectors.kube_api import TOKEN, configuration, mapping, official_client
 from actors.connectors.kube_object import namespace_of
 from actors.connectors.protocol import Refused
-from headway.config.connector import KubernetesSettings
-from headway.config.metrics import EngineAddresses
+from headway.config.live import EngineAddresses, KubernetesSettings
 from headway.planning import Role
 
 if TYPE_CHECKING:

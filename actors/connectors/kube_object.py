@@ -17,7 +17,7 @@ from typing import Any
 
 from actors.connectors.kube_api import KubeApi, Manifest, Resource
 from actors.connectors.protocol import Refused
-from headway.config.connector import KubernetesSettings, ScaledObjectSettings
+from headway.config.live import KubernetesSettings, ScaledObjectSettings
 
 PARENT_GRAPH = "DYN_PARENT_DGD_K8S_NAME"
 POD_NAMESPACE = "POD_NAMESPACE"

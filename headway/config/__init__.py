@@ -3,7 +3,7 @@
     config = load_config("headway.yaml", {"slo.ttft_ms": 200})
     profile = resolve_profile(config.engine.profile)
 
-`models` has the shape of the file, `loading` reads it and finds profile directories, `base` has what all
+`models` has the shape of the file, reads it and finds profile directories, `base` has what all
 settings share, with the one exception, ConfigError.
 """
 
@@ -18,7 +18,6 @@ from headway.config.base import (
     RoleName,
     Settings,
 )
-from headway.config.connector import CONNECTORS, ConnectorSettings, KubernetesSettings
 from headway.config.engine import (
     DEFAULT_KV_BYTES_PER_TOKEN,
     ENGINES,
@@ -29,10 +28,27 @@ from headway.config.engine import (
     RefinementSettings,
     VllmSettings,
 )
-from headway.config.gateway import GatewaySettings, Right, TlsSettings, TracingSettings
-from headway.config.loading import config_tree, embedded_profiles, json_schema, load_config, resolve_profile
-from headway.config.metrics import MetricsSettings
-from headway.config.models import CrashSettings, HeadwayConfig, SimulationSettings, SloSettings
+from headway.config.live import (
+    CONNECTORS,
+    ConnectorSettings,
+    GatewaySettings,
+    KubernetesSettings,
+    MetricsSettings,
+    Right,
+    TlsSettings,
+    TracingSettings,
+)
+from headway.config.models import (
+    CrashSettings,
+    HeadwayConfig,
+    SimulationSettings,
+    SloSettings,
+    config_tree,
+    embedded_profiles,
+    json_schema,
+    load_config,
+    resolve_profile,
+)
 from headway.config.planner import POLICIES, PlannerSettings
 from headway.config.routing import (
     OffloadSettings,

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from headway.config.base import ConfigError, PositiveFloat, PositiveInt, Settings, describe
-from headway.config.loading import read_yaml
+from headway.config.models import read_yaml
 from headway_cli.errors import CliError
 from headway_cli.flags import option, spread
 from headway_cli.output import STDOUT, check_outputs, write_json, write_text

@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from headway.config import load_config
 from headway.config.base import ConfigError, NonNegativeFloat, PositiveFloat, PositiveInt, Settings, describe
-from headway.config.loading import OPTIONS, read_yaml
+from headway.config.models import OPTIONS, read_yaml
 from headway.planning.hindsight.policy import HeadwayPolicy
 from headway.simulation.build import Plan
 from headway.simulation.report import SimulationReport, parse_report

@@ -14,7 +14,7 @@ from actors.collector.discovery import Discovery, DiscoveryError, resolved, url
 from actors.collector.interval import HealthStatus, PoolLoad
 from actors.metric_collector import MetricCollector
 from headway.config import HeadwayConfig
-from headway.config.metrics import EngineAddresses
+from headway.config.live import EngineAddresses
 from headway.planning import Role
 from tests.actors.collector_cases import Clock
 from tests.patience import PATIENCE_S, with_longer_limits

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from actors.collector.discovery import DiscoveryError, Pods
 from headway.config import KubernetesSettings
-from headway.config.metrics import EngineAddresses
+from headway.config.live import EngineAddresses
 from tests.actors.collector_cases import serving
 from tests.patience import PATIENCE_S
 

@@ -11,7 +11,7 @@ from actors.connectors.kube_object import locate
 from actors.connectors.kubernetes import KubernetesConnector
 from actors.connectors.protocol import Refused
 from headway.config import ConfigError, HeadwayConfig, load_config
-from headway.config.connector import KubernetesSettings
+from headway.config.live import KubernetesSettings
 from tests.kubernetes.api_server import ApiServer
 from tests.kubernetes.manifests import MODEL, graph
 

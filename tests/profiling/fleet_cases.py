@@ -13,7 +13,7 @@ from aiohttp import web
 
 from headway.config import resolve_profile
 from headway.planning.types import Role, Slo
-from headway.profiling.fleet.loads import ReplicaLoad
+from headway.profiling.fleet.endpoint import ReplicaLoad
 from headway.profiling.fleet.probing import (
     FleetEvidence,
     FleetOptions,

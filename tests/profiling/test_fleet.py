@@ -11,8 +11,17 @@ from headway.engine.observed_latency import Phase
 from headway.loadgen import LoadPlan
 from headway.planning.types import Slo
 from headway.profiling import RequestError, TargetError
-from headway.profiling.fleet.endpoint import GATEWAY, VLLM, EndpointReplica, read_load
-from headway.profiling.fleet.loads import ReplicaLoad, beside, empty_s, prompt_work_s, shown
+from headway.profiling.fleet.endpoint import (
+    GATEWAY,
+    VLLM,
+    EndpointReplica,
+    ReplicaLoad,
+    beside,
+    empty_s,
+    prompt_work_s,
+    read_load,
+    shown,
+)
 from headway.profiling.fleet.probing import (
     DUTY,
     FleetEvidence,

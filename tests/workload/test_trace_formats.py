@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trace_files import PLAIN_HEADER, as_bytes, plain, whole, write
 
 from headway.workload import RequestChunk, TraceError, TraceOptions, known_formats, open_trace
-from headway.workload.csv_format import PLAIN
+from headway.workload.formats import PLAIN
 from headway.workload.text import Piece
 
 

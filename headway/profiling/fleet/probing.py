@@ -34,7 +34,7 @@ from headway.engine.observed_latency import LatencyReport, Phase
 from headway.engine.refinement import gathered, refined, within_reach
 from headway.planning.types import Slo
 from headway.profiling import RequestError, TargetError, UnmeasurableError
-from headway.profiling.fleet.loads import ReplicaLoad, batch_of, beside, prompt_work_s, shown
+from headway.profiling.fleet.endpoint import ReplicaLoad, batch_of, beside, prompt_work_s, shown
 from headway.profiling.sweep.measure import HIGHEST_ID, LOWEST_ID, StreamTimes
 from headway.profiling.sweep.points import MIN_TOKENS, Limits, log_spaced, sweep_points
 from interp import DecodeSamples, PrefillSamples, Profile, build_profile
