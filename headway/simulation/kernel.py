@@ -11,7 +11,6 @@ import numpy as np
 from headway.engine.kernel import layout
 from headway.engine.kernel.layout import NONE, Exit, KernelState, Routing, drop_first, kind_of, push
 from headway.engine.kernel.lifecycle import become_ready, crash, deliver, obey
-from headway.engine.kernel.records import end_request
 from headway.engine.kernel.replica import boundary
 from headway.engine.kernel.serving import (
     assign,
@@ -22,6 +21,7 @@ from headway.engine.kernel.serving import (
     role_for,
     take_arrival,
 )
+from headway.engine.kernel.state import end_request
 from headway.routing import shared_rules
 from interp.jit import compiled
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.engine.kernel import layout
-from headway.engine.kernel.records import BUCKETS, QUANTILES, buckets_of, quantile
+from headway.engine.kernel.state import BUCKETS, QUANTILES, buckets_of, quantile
 from headway.engine.surfaces import prompt_work_s
 from headway.planning.types import Role, Slo
 from headway.simulation.fleet import ReplicaSeries

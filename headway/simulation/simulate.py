@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from headway.engine.kernel import layout, lifecycle
 from headway.engine.kernel.layout import ArrivalColumns, Exit, Routing
-from headway.engine.kernel.records import quantile
-from headway.engine.kernel.state import make_space, make_state
+from headway.engine.kernel.state import make_space, make_state, quantile
 from headway.engine.rules import at_start
 from headway.planning.deciding import call, decide
 from headway.planning.forecasting import Forecaster, with_forecast

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from headway.engine.kernel import layout
 from headway.engine.kernel.layout import Routing, drop_first, kind_of, push
-from headway.engine.kernel.records import BUCKETS, add, add_range, buckets_of, quantile
+from headway.engine.kernel.state import BUCKETS, add, add_range, buckets_of, quantile
 from headway.engine.surfaces import duration_s, engine_surfaces, iterations_until
 from headway.planning.types import Role
 from tests.simulation.worlds import poisson_trace, roofline_profile, run, scenario

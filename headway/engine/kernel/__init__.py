@@ -3,8 +3,7 @@
 The one law of batching, chunked prefill, KV and iteration times of everything that runs in virtual time.
 
     layout    the arrays: replicas, requests, the event queue; codes of roles, states and outcomes
-    state     making and growing them
-    records   what a reader gets: ended requests, transitions, latency histograms
+    state     making and growing them, and records: ended requests, transitions, latency histograms
     batch     a replica's queue and decode batch
     prefill   its prompt work: chunks, prefix cache, transfers
     replica   the boundary of an iteration: retire, admit, start the next

@@ -1,7 +1,7 @@
 """A replica's decode batch and queue: which requests are in, how far they are, which may join."""
 
 from headway.engine.kernel.layout import COMPLETED, DECODING, ITL, NONE, KernelState
-from headway.engine.kernel.records import add_range, count_first_token, end_request
+from headway.engine.kernel.state import add_range, count_first_token, end_request
 from headway.engine.surfaces import (
     admits,
     duration_s,

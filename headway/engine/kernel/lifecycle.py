@@ -15,8 +15,8 @@ from headway.engine.kernel import layout
 from headway.engine.kernel.batch import catch_up
 from headway.engine.kernel.layout import IDLE, LOST, MIXED, NONE, SHED, KernelState, Routing, push
 from headway.engine.kernel.prefill import clear_cache, drop_abandoned, is_up
-from headway.engine.kernel.records import end_request, log_transition, notify
 from headway.engine.kernel.replica import enqueue, receive, retire_if_drained, schedule
+from headway.engine.kernel.state import end_request, log_transition, notify
 from headway.engine.surfaces import duration_s
 from interp.jit import compiled
 

@@ -11,7 +11,7 @@ import numpy as np
 from headway.engine.kernel import layout
 from headway.engine.kernel.batch import dequeue, fits, join, reserve, unreserve
 from headway.engine.kernel.layout import NONE, KernelState, push
-from headway.engine.kernel.records import count_first_token, end_request, free_slot, notify
+from headway.engine.kernel.state import count_first_token, end_request, free_slot, notify
 from headway.engine.rules import kv_transfer_s
 from headway.engine.surfaces import chunk_work_s
 from interp.jit import compiled

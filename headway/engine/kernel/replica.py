@@ -22,7 +22,7 @@ from headway.engine.kernel import layout
 from headway.engine.kernel.batch import account, dequeue, finish_decodes, first_tokens, fits, join, reserve
 from headway.engine.kernel.layout import NONE, KernelState, Routing, push
 from headway.engine.kernel.prefill import finish_chunk, iteration_s, plan_chunk, remember_prompt
-from headway.engine.kernel.records import count_gap, log_transition
+from headway.engine.kernel.state import count_gap, log_transition
 from headway.engine.surfaces import duration_s, find_cell, iterations_until, itl_at
 from interp.jit import compiled
 
