@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from headway.planning.reasons import jsonable
+from headway.planning.policies import jsonable
 from headway.simulation.build import Plan, initial_fleet
 from headway.simulation.demand import demand_gpu_s, offered_load
 from headway.simulation.report import ClassFigures, Minutes, ReportSlo, SimulationReport, TraceFigures

@@ -44,7 +44,7 @@ from headway.planning.hindsight.backtest import Backtest
 from headway.planning.hindsight.choice import Option, moving_share
 from headway.planning.hindsight.needs import Assessment, needs_of
 from headway.planning.hindsight.policy import HeadwayPolicy
-from headway.planning.reasons import jsonable
+from headway.planning.policies import jsonable
 from headway.planning.types import Decision, FloatArray, IntArray, PlanningError, PoolLimits, Role
 
 

@@ -28,7 +28,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from headway.planning.reasons import jsonable
+from headway.planning.policies import jsonable
 from serve_apps.control_api import ControlQueries, Unavailable
 from serve_apps.control_metrics import StatusFeed
 from serve_apps.engines.protocol import error_body

@@ -22,7 +22,7 @@ from headway.planning.advice.ledger import Row
 from headway.planning.advice.replay import PlannedPool, StartUp
 from headway.planning.advice.summary import point, points, window
 from headway.planning.documents import AdviceDocument, AdviceFigures
-from headway.planning.reasons import jsonable
+from headway.planning.policies import jsonable
 from headway.planning.records import AdvicePoint
 from headway.planning.replay import ReplayEngine
 from interp import Profile

@@ -10,8 +10,7 @@ from headway.config import PoolSettings, SloSettings
 from headway.engine.kinds import engine_kind
 from headway.planning import PoolLimits, Role
 from headway.planning.documents import PlannerPhase, StatusDocument
-from headway.planning.policies import predictors_asked
-from headway.planning.reasons import jsonable
+from headway.planning.policies import jsonable, predictors_asked
 from headway.planning.record_figures import (
     beyond_reach,
     expected_replicas,

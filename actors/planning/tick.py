@@ -35,7 +35,7 @@ from headway.planning import Decision, Observation, Policy, PoolState, Role
 from headway.planning.deciding import call, decide
 from headway.planning.decision_text import summary_text
 from headway.planning.forecasting import LearnsFromPast, first_state, read_past, with_forecast
-from headway.planning.reasons import describe, jsonable
+from headway.planning.policies import describe, jsonable
 from headway.planning.records import (
     DRY_RUN,
     PLANNED,

@@ -31,8 +31,16 @@ from typing import Any
 
 from headway.config import NonNegativeFloat, PositiveFloat, ReplicaCount, Settings
 from headway.planning.deciding import check_budget, fit, gpus
-from headway.planning.policies import PolicyKind, PolicySettings
-from headway.planning.reasons import check, common, describe, jsonable, ordered, progress_warnings
+from headway.planning.policies import (
+    PolicyKind,
+    PolicySettings,
+    check,
+    common,
+    describe,
+    jsonable,
+    ordered,
+    progress_warnings,
+)
 from headway.planning.types import Decision, Observation, PlanningError, PoolState, Role
 from interp import Profile
 

@@ -29,8 +29,16 @@ from math import isnan
 from typing import Any
 
 from headway.planning.deciding import Fit, check_budget, fit
-from headway.planning.policies import PolicyKind, PolicySettings
-from headway.planning.reasons import check, common, describe, jsonable, ordered, progress_warnings
+from headway.planning.policies import (
+    PolicyKind,
+    PolicySettings,
+    check,
+    common,
+    describe,
+    jsonable,
+    ordered,
+    progress_warnings,
+)
 from headway.planning.sizing import (
     Aim,
     Correction,

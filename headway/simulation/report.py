@@ -24,7 +24,7 @@ from pydantic import (
 )
 from pydantic_core import core_schema
 
-from headway.planning.reasons import jsonable
+from headway.planning.policies import jsonable
 from headway.planning.records import DecisionReasons
 from headway.planning.types import LoadForecast, Role
 

@@ -21,7 +21,7 @@ from statistics import fmean, median
 import numpy as np
 
 from headway.planning.decision_text import reason_lines
-from headway.planning.reasons import jsonable
+from headway.planning.policies import jsonable
 from headway.simulation.report import Interval, PoolSeries, SimulationReport
 from headway.words import milliseconds, shown
 from headway_cli.page.charts import (

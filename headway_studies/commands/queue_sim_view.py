@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from headway.planning.reasons import jsonable
+from headway.planning.policies import jsonable
 from headway.words import plural
 from headway_cli.page.charts import BLUE, GREEN, ORANGE, Figure, Series
 from headway_cli.page.template import charts, figures, heading, named, notes, page

@@ -7,7 +7,7 @@ import pytest
 
 from headway.planning import PlanningError, Traffic, make_policy
 from headway.planning.hindsight.learning import synthetic_traffic
-from headway.planning.reasons import jsonable
+from headway.planning.policies import jsonable
 from tests.planning.planning_cases import PROFILE, first, observed, settings
 
 NAN = float("nan")

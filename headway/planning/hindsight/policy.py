@@ -42,8 +42,7 @@ from headway.planning.hindsight.settings import (
 )
 from headway.planning.hindsight.starts import lead_intervals, missing_capacity
 from headway.planning.hindsight.state import NO_REQUESTS, HindsightState, PoolMemory, ReleaseDelay
-from headway.planning.policies import PolicySettings
-from headway.planning.reasons import check, ordered
+from headway.planning.policies import PolicySettings, check, ordered
 from headway.planning.replay import ReplayEngine
 from headway.planning.types import (
     Alternatives,

@@ -40,8 +40,7 @@ from headway.planning.hindsight.settings import (
 )
 from headway.planning.hindsight.starts import MissingCapacity, missing_lines
 from headway.planning.hindsight.state import HindsightState, ReleaseDelay
-from headway.planning.policies import PolicySettings
-from headway.planning.reasons import common, jsonable, ordered, progress_warnings
+from headway.planning.policies import PolicySettings, common, jsonable, ordered, progress_warnings
 from headway.planning.types import Alternative, Alternatives, FloatArray, Observation, Role
 from headway.words import percent
 
