@@ -18,14 +18,14 @@ from headway.config import resolve_profile
 from headway.loadgen import LoadPlan, fetch_models
 from headway.planning.types import Slo
 from headway.profiling import OutputExistsError
-from headway.profiling.fleet.endpoint import GATEWAY, VLLM, EndpointReplica
-from headway.profiling.fleet.probing import (
+from headway.profiling.fleet_probing import (
     FleetOptions,
     fleet_meta,
     fleet_profile,
     rebased,
     watch_fleet,
 )
+from headway.profiling.fleet_replica import GATEWAY, VLLM, EndpointReplica
 from headway.profiling.sweep.endpoint import endpoint_facts
 from headway.profiling.sweep.points import LONGEST_ISL_TOKENS, Limits
 from headway_cli.control import ControlClient

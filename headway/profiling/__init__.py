@@ -1,8 +1,10 @@
 """Profiles: measured on any engine, corrected by traffic, compared, chosen from, imported.
 
 `sweep` measures an engine and makes the tables that `interp` reads. `comparison` holds profiles against each
-other and chooses tensor-parallel sizes, `foreign_profiles` reads those of other systems. Profiles without a
-GPU are estimated by `headway_studies.estimator`; traffic corrects them (`headway.engine.refinement`).
+other and chooses tensor-parallel sizes. `fleet_probing` profiles a fleet that serves, within minutes: by what
+its traffic shows of the replicas (`fleet_replica`), and by careful probes where little is known, while no SLO
+is at risk. `foreign_profiles` reads those of other systems. Profiles without a GPU are estimated by
+`headway_studies.estimator`; traffic corrects them (`headway.engine.refinement`).
 
     ProfilingError                  one clear line; the command prints it and exits 2
     ├── RequestError                a field of a request that makes no sense

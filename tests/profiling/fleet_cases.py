@@ -13,8 +13,7 @@ from aiohttp import web
 
 from headway.config import resolve_profile
 from headway.planning.types import Role, Slo
-from headway.profiling.fleet.endpoint import ReplicaLoad
-from headway.profiling.fleet.probing import (
+from headway.profiling.fleet_probing import (
     FleetEvidence,
     FleetOptions,
     fleet_meta,
@@ -22,6 +21,7 @@ from headway.profiling.fleet.probing import (
     rebased,
     watch_fleet,
 )
+from headway.profiling.fleet_replica import ReplicaLoad
 from headway.profiling.sweep.measure import Arrival, StreamTimes
 from headway.profiling.sweep.points import Limits
 from interp import Profile, load_profile

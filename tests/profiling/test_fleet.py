@@ -11,7 +11,16 @@ from headway.engine.observed_latency import Phase
 from headway.loadgen import LoadPlan
 from headway.planning.types import Slo
 from headway.profiling import RequestError, TargetError
-from headway.profiling.fleet.endpoint import (
+from headway.profiling.fleet_probing import (
+    DUTY,
+    FleetEvidence,
+    FleetOptions,
+    fleet_meta,
+    probe_reports,
+    rebased,
+    watch_fleet,
+)
+from headway.profiling.fleet_replica import (
     GATEWAY,
     VLLM,
     EndpointReplica,
@@ -21,15 +30,6 @@ from headway.profiling.fleet.endpoint import (
     prompt_work_s,
     read_load,
     shown,
-)
-from headway.profiling.fleet.probing import (
-    DUTY,
-    FleetEvidence,
-    FleetOptions,
-    fleet_meta,
-    probe_reports,
-    rebased,
-    watch_fleet,
 )
 from headway.profiling.sweep.measure import Arrival, StreamTimes
 from headway.profiling.sweep.points import Limits

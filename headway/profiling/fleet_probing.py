@@ -4,7 +4,7 @@ A probe is one prompt of random tokens with OUTPUT_TOKENS of output. Its length 
 reports so far. The load is read all along, and tells what the probe met:
 
     prefill    TTFT, where no other prompt was computed before its first token and nothing waited; beside a
-               batch less what the batch adds (`loads.beside`)
+               batch less what the batch adds (`beside`)
     decode     the median of its gaps, at the batch and KV usage as found
 
 A probe is not begun
@@ -34,7 +34,7 @@ from headway.engine.observed_latency import LatencyReport, Phase
 from headway.engine.refinement import gathered, refined, within_reach
 from headway.planning.types import Slo
 from headway.profiling import RequestError, TargetError, UnmeasurableError
-from headway.profiling.fleet.endpoint import ReplicaLoad, batch_of, beside, prompt_work_s, shown
+from headway.profiling.fleet_replica import ReplicaLoad, batch_of, beside, prompt_work_s, shown
 from headway.profiling.sweep.measure import HIGHEST_ID, LOWEST_ID, StreamTimes
 from headway.profiling.sweep.points import MIN_TOKENS, Limits, log_spaced, sweep_points
 from interp import DecodeSamples, PrefillSamples, Profile, build_profile
