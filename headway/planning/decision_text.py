@@ -11,6 +11,7 @@ from headway.engine.refinement import difference
 from headway.planning.documents import LastDecision
 from headway.planning.record_figures import stood_already
 from headway.planning.records import (
+    COUNTS,
     DRY_RUN,
     PENDING,
     UNCHANGED,
@@ -23,7 +24,6 @@ from headway.planning.records import (
 )
 from headway.words import clock, milliseconds, percent, plural, shown
 
-COUNTS = ("desired", "starting", "ready", "draining")
 DETAILS: Mapping[tuple[str, str | None], str | None] = {
     ("before", None): "was ",
     ("before", UNCHANGED): None,
@@ -40,8 +40,6 @@ DETAILS: Mapping[tuple[str, str | None], str | None] = {
 """Words before each detail of a connector's answer, by key and, where only one status has them, by status;
 None leaves the detail out. Decision ids are those of the virtual connector, which other systems see.
 """
-PLANNABLE = ("ok", "partial")
-"""States of the data from which a decision is made."""
 FORECAST = (("requests", "requests"), ("isl_tokens", "input tokens"), ("osl_tokens", "output tokens"))
 
 
@@ -89,7 +87,7 @@ def summary_text(why: str, measured: MeasuredFigures, target: float) -> str:
     """
     health = measured.health
     opening = ""
-    if health.status not in (*PLANNABLE, None):
+    if not health.plannable:
         opening = f"No metrics ({health.detail or health.status})."
     elif measured.attainment is not None and measured.attainment < target:
         slo = "TTFT" if measured.ttft_only else "SLO"

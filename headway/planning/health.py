@@ -253,7 +253,7 @@ def _blind(status: StatusDocument, now_s: float) -> str:
     data = measured.health
     if data.status == "partial" and measured.requests is None:
         return f"the number of requests is unknown ({data.detail})"
-    if data.status in ("ok", "partial", None):
+    if data.plannable:
         return ""
     seen_s = status.seen_at.get("metrics")
     lasts = "" if seen_s is None else f" for {duration(round(now_s - seen_s))}"

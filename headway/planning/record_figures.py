@@ -16,7 +16,7 @@ from math import ceil
 from typing import Any
 
 from headway.config import Role
-from headway.planning.records import PENDING, ClassFigures, DecisionRecord, MeasuredFigures
+from headway.planning.records import COUNTS, PENDING, ClassFigures, DecisionRecord, MeasuredFigures
 
 NO_DATA, LIMITED, QUEUE, MORE_LOAD = "no_data", "limited", "queue", "more_load"
 LESS_LOAD, HELD, UNCHANGED = "less_load", "held", "unchanged"
@@ -40,7 +40,7 @@ def _reason_code(record: DecisionRecord, role: Role) -> str:
     target, before = record.targets[role], record.previous_targets.get(role, record.targets[role])
     need = record.reasons.get("needs", {}).get(role.value) or {}
     hold = record.reasons.get("holds", {}).get(role.value) or {}
-    if record.measured.health.status not in ("ok", "partial", None):
+    if not record.measured.health.plannable:
         return NO_DATA
     if record.reasons.get("limits") and target >= before:
         return LIMITED
@@ -173,7 +173,6 @@ COLUMNS: Mapping[str, Column] = {
     "stood_gpus": lambda record: None if record.advice is None else record.advice.stood_gpus,
     "planned_gpus": lambda record: None if record.advice is None else record.advice.planned_gpus,
 }
-STATES = ("desired", "starting", "ready", "draining")
 LOADS = ("running", "waiting", "kv_usage")
 OF_CLASS: Mapping[str, Callable[[ClassFigures], Any]] = {
     "requests": lambda found: found.requests,
@@ -218,7 +217,7 @@ def _pools(record: DecisionRecord) -> Mapping[str, Mapping[str, Any]]:
     reasons = {role.value: code for role, code in reason_codes(record).items()}
     found: dict[str, dict[str, Any]] = {role.value: {} for role in (*record.pools, *record.targets)}
     for role, pool in record.pools.items():
-        found[role.value] |= {state: getattr(pool, state) for state in STATES}
+        found[role.value] |= {state: getattr(pool, state) for state in COUNTS}
     for role, load in record.measured.load.items():
         if role.value in found:
             found[role.value] |= {name: getattr(load, name) for name in LOADS}
@@ -235,5 +234,5 @@ def _pools(record: DecisionRecord) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    names = (*STATES, *LOADS, "target", "before", "expected", "held", "needed", "reason")
+    names = (*COUNTS, *LOADS, "target", "before", "expected", "held", "needed", "reason")
     return {name: [row.get(name) for row in rows] for name in names}

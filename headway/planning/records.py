@@ -47,6 +47,11 @@ class DataHealth(Document):
     status: str | None = None
     detail: str = ""
 
+    @property
+    def plannable(self) -> bool:
+        """True if a decision can be made from the data, or nothing is said of it."""
+        return self.status in ("ok", "partial", None)
+
 
 class LatencyFigures(Document):
     """Mean and quantiles of one latency in seconds, and how many were measured."""
@@ -235,6 +240,9 @@ class ReplicaCounts(Document):
     starting: int | None = None
     ready: int | None = None
     draining: int | None = None
+
+
+COUNTS = tuple(ReplicaCounts.model_fields)
 
 
 class ForeignEdit(Document):
