@@ -32,9 +32,8 @@ from benchmarks.processes import run_missing
 from headway.config import HeadwayConfig, load_config
 from headway.planning import Decision, Observation, Policy, PoolState, Role, make_policy
 from headway.planning.advice.advisor import Advisor, Look, Seen, attained
-from headway.planning.advice.ledger import Ledger
+from headway.planning.advice.ledger import Estimate, Ledger, Summary, summarise
 from headway.planning.advice.replay import StartUp
-from headway.planning.advice.summary import Estimate, Summary, summarise
 from headway.planning.deciding import decide
 from headway.planning.replay import ReplayEngine
 from headway.simulation.build import Plan, make_plan, make_scenario, run

@@ -36,7 +36,7 @@ from benchmarks.advice import DryRun, compared, watch
 from benchmarks.policies.recording import read
 from headway.config import load_config
 from headway.planning import Role
-from headway.planning.advice.summary import summarise
+from headway.planning.advice.ledger import summarise
 from headway.simulation.build import make_plan, make_scenario, run
 from headway.workload import TraceOptions
 

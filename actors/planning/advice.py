@@ -18,9 +18,8 @@ from actors.store import Store
 from headway.config import HeadwayConfig
 from headway.planning import Observation, PolicySettings, PoolState, Role, Slo
 from headway.planning.advice.advisor import Advisor, AdvisorMemory, Attained, Look, Seen, attained
-from headway.planning.advice.ledger import Row
+from headway.planning.advice.ledger import Row, point, points, window
 from headway.planning.advice.replay import PlannedPool, StartUp
-from headway.planning.advice.summary import point, points, window
 from headway.planning.documents import AdviceDocument, AdviceFigures
 from headway.planning.policies import jsonable
 from headway.planning.records import AdvicePoint

@@ -257,7 +257,7 @@ class AlternativeFigures(Document):
 
 
 class AlternativesFigures(Document):
-    """`planning.hindsight.alternatives`: the best simpler fleets for the last `intervals` intervals."""
+    """`hindsight.reasons.alternatives`: the best simpler fleets for the last `intervals` intervals."""
 
     intervals: int
     requests: int

@@ -10,7 +10,7 @@ the fleet that really stands there:
                     without a break from interval to interval (`replay`): requests that met their SLO
     ledger          GPU-seconds and requests of both by interval, after two days by hour (`ledger`)
     summary         savings and attainment since the start and over the last hour and day, each with its
-                    spread (`summary`)
+                    spread (`ledger`)
 
 The replay of the real fleet says how good replays are here: it is held against what was measured, and the
 difference is carried over to the planned fleet.

@@ -18,7 +18,7 @@ from math import isfinite
 
 import numpy as np
 
-from headway.planning.advice.ledger import Row
+from headway.planning.advice.ledger import CALM, Row
 from headway.planning.advice.replay import (
     NOTHING,
     FleetReplay,
@@ -28,7 +28,6 @@ from headway.planning.advice.replay import (
     Served,
     StartUp,
 )
-from headway.planning.advice.summary import CALM
 from headway.planning.hindsight.learning import computing, imputed, synthetic_traffic
 from headway.planning.hindsight.state import OutputSample
 from headway.planning.replay.engine import TOLERANCE, ReplayEngine, Requests, attainable

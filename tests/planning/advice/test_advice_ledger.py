@@ -7,8 +7,18 @@ from functools import cache
 import pytest
 
 from headway.planning import Role
-from headway.planning.advice.ledger import COARSE, FINE, SUMS, Ledger, Row, total
-from headway.planning.advice.summary import MOST_POINTS, points, summarise, window
+from headway.planning.advice.ledger import (
+    COARSE,
+    FINE,
+    MOST_POINTS,
+    SUMS,
+    Ledger,
+    Row,
+    points,
+    summarise,
+    total,
+    window,
+)
 from headway.planning.types import NAN
 from tests.planning.advice.advice_cases import INTERVAL_S, row
 
