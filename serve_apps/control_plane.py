@@ -140,16 +140,14 @@ class ActorScaling:
         """The newest decision above `after` (None: not answered yet), waited for."""
         async with _faults():
             try:
-                decision = await self._client.wait(timeout_s, after)
+                return await self._client.wait(timeout_s, after)
             except UnknownDecision as error:
                 raise NeverIssued(str(error), param="after") from error
-        return None if decision is None else decision.document()
 
     async def latest(self) -> Document | None:
         """The newest decision, None before the first."""
         async with _faults():
-            decision = await self._client.get()
-        return None if decision is None else decision.document()
+            return await self._client.get()
 
     async def complete(self, decision_id: int) -> bool:
         """The decision was carried out; whether this answer counts."""

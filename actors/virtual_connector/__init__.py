@@ -19,7 +19,7 @@ from actors.virtual_connector.client import (
     VirtualConnectorClientActor,
 )
 from actors.virtual_connector.coordinator import VirtualConnectorCoordinator
-from actors.virtual_connector.decision import (
+from actors.virtual_connector.ledger import (
     BadProposal,
     BadReport,
     CoordinatorUnreachable,

@@ -1,20 +1,20 @@
 """Clients with which outside systems follow the coordinator from a Ray driver, worker or actor.
 
-`VirtualConnectorClient` is for plain code, `AsyncVirtualConnectorClient` for coroutines,
-`VirtualConnectorClientActor` for programs that have Ray Client and nothing of ours. `wait` outlasts a
-coordinator that restarts or does not run yet: it asks again until its time is over, and raises
-CoordinatorUnreachable only then. The other calls ask once. All of them may be repeated safely.
+`VirtualConnectorClient` is for plain code and returns `ScalingDecision`s. `AsyncVirtualConnectorClient` is
+for coroutines and returns their documents; `VirtualConnectorClientActor` is the same as an actor, for
+programs that have Ray Client and nothing of ours. `wait` outlasts a coordinator that restarts or does not run
+yet: it asks again until its time is over, and raises CoordinatorUnreachable only then. The other calls ask
+once. All of them may be repeated safely.
 """
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from actors.names import VIRTUAL_CONNECTOR, ActorGone, NamedActor, TooSlow
 from actors.store import StoreAway
-from actors.virtual_connector.decision import (
+from actors.virtual_connector.ledger import (
     BadReport,
     CoordinatorUnreachable,
     ScalingDecision,
@@ -101,37 +101,39 @@ class VirtualConnectorClient:
 
 
 class AsyncVirtualConnectorClient:
-    """For coroutines. Cancelling a call ends it in the coordinator too."""
+    """For coroutines; decisions are documents or ids. Cancelling a call ends it in the coordinator too."""
+
+    # Built-in types in all annotations: Ray Client hands the actor's signatures to callers without our code.
 
     def __init__(self, timeout_s: float = CALL_TIMEOUT_S) -> None:
         self._coordinator = NamedActor(VIRTUAL_CONNECTOR)
         self._timeout_s = timeout_s
 
-    async def wait(self, timeout_s: float | None = None, after: int | None = None) -> ScalingDecision | None:
+    async def wait(self, timeout_s: float | None = None, after: int | None = None) -> dict[str, Any] | None:
         """As `VirtualConnectorClient.wait`."""
         patience = _Patience(timeout_s)
         while True:
             slice_s = patience.left_s()
             try:
-                found = await self._call("next", after, slice_s, extra_s=slice_s)
-            except CoordinatorUnreachable:
+                found: dict[str, Any] | None = await self._call("next", after, slice_s, extra_s=slice_s)
+            except ConnectionError:
                 if patience.left_s() <= 0.0:
                     raise
                 await asyncio.sleep(min(RETRY_S, patience.left_s()))
                 continue
             if found is not None or patience.left_s() <= 0.0:
-                return found and ScalingDecision.of(found)
+                return found
 
-    async def get(self) -> ScalingDecision | None:
+    async def get(self) -> dict[str, Any] | None:
         """The newest decision, answered or not; None before the first."""
-        found = await self._call("get")
-        return found and ScalingDecision.of(found)
+        found: dict[str, Any] | None = await self._call("get")
+        return found
 
-    async def complete(self, decision: AnyDecision) -> bool:
+    async def complete(self, decision: Mapping[str, Any] | int) -> bool:
         """As `VirtualConnectorClient.complete`."""
         return bool((await self._call("complete", id_of(decision)))["counted"])
 
-    async def fail(self, decision: AnyDecision, reason: str) -> bool:
+    async def fail(self, decision: Mapping[str, Any] | int, reason: str) -> bool:
         """As `VirtualConnectorClient.fail`."""
         return bool((await self._call("fail", id_of(decision), reason))["counted"])
 
@@ -150,61 +152,24 @@ class AsyncVirtualConnectorClient:
             raise CoordinatorUnreachable(str(error)) from error
 
 
-class VirtualConnectorClientActor:
-    """`AsyncVirtualConnectorClient` as an actor: all arguments, results and errors have built-in types.
+class VirtualConnectorClientActor(AsyncVirtualConnectorClient):
+    """`AsyncVirtualConnectorClient` as an actor. Errors have built-in types: callers cannot unpickle others.
 
-    The caller could not unpickle others. Decisions are dictionaries, `UnknownDecision` becomes LookupError,
-    BadReport ValueError, and a coordinator that does not answer ConnectionError.
+    `UnknownDecision` becomes LookupError, BadReport ValueError, and a coordinator that does not answer
+    ConnectionError.
     """
 
-    def __init__(self, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        self._client = AsyncVirtualConnectorClient(timeout_s)
-
-    async def wait(self, timeout_s: float | None = None, after: int | None = None) -> dict[str, Any] | None:
-        """The newest decision that is not answered (or is above `after`); None when the time is over."""
-        with _built_in_errors():
-            decision = await self._client.wait(timeout_s, after)
-        return None if decision is None else decision.document()
-
-    async def get(self) -> dict[str, Any] | None:
-        """The newest decision, None before the first."""
-        with _built_in_errors():
-            decision = await self._client.get()
-        return None if decision is None else decision.document()
-
-    async def complete(self, decision: Mapping[str, Any] | int) -> bool:
-        """The decision, or the one of this id, was carried out."""
-        with _built_in_errors():
-            return await self._client.complete(decision)
-
-    async def fail(self, decision: Mapping[str, Any] | int, reason: str) -> bool:
-        """The decision, or the one of this id, could not be carried out."""
-        with _built_in_errors():
-            return await self._client.fail(decision, reason)
-
-    async def report(self, pools: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
-        """The replicas there are now, by pool; the counts as understood."""
-        with _built_in_errors():
-            return await self._client.report(pools)
-
-    async def state(self) -> dict[str, Any]:
-        """The coordinator's whole state, as plain data."""
-        with _built_in_errors():
-            return await self._client.state()
-
-
-@contextmanager
-def _built_in_errors() -> Iterator[None]:
-    try:
-        yield
-    except UnknownDecision as error:
-        raise LookupError(str(error)) from None
-    except BadReport as error:
-        raise ValueError(str(error)) from None
-    except CoordinatorUnreachable as error:
-        raise ConnectionError(str(error)) from None
-    except ScalingError as error:
-        raise RuntimeError(str(error)) from None
+    async def _call(self, method: str, *args: object, extra_s: float = 0.0) -> Any:  # noqa: ANN401
+        try:
+            return await super()._call(method, *args, extra_s=extra_s)
+        except UnknownDecision as error:
+            raise LookupError(str(error)) from None
+        except BadReport as error:
+            raise ValueError(str(error)) from None
+        except CoordinatorUnreachable as error:
+            raise ConnectionError(str(error)) from None
+        except ScalingError as error:
+            raise RuntimeError(str(error)) from None
 
 
 def id_of(decision: AnyDecision) -> int:

@@ -24,39 +24,32 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
-from actors.connectors.protocol import PoolCounts
 from actors.store import InOrder, InternalKvStore, Store
-from actors.virtual_connector.decision import (
-    BadProposal,
-    BadReport,
+from actors.virtual_connector.ledger import (
+    Ledger,
+    Rules,
     ScalingDecision,
     TooManyWaiters,
     UnknownDecision,
     UnreadableLedger,
-    counts,
-    plain,
-    roles,
-)
-from actors.virtual_connector.ledger import (
-    MOST_REPLICAS,
-    DecisionAnswer,
-    Ledger,
-    Rules,
     answer,
+    counts_of,
     elapse,
     free_at_s,
     newest,
+    plain,
     pool_counts,
     propose,
     report,
+    targets_of,
     unseen,
 )
 from headway.config import HeadwayConfig
 from headway.planning import Role
+from headway.planning.reasons import jsonable
 
 KEY = "virtual/ledger"
 VERSION = 1
-COUNTS = ("desired", "starting", "ready", "draining")
 LEDGER = TypeAdapter(Ledger)
 FIELDS = tuple(item.name for item in fields(Ledger))
 RETRY_S = 1.0
@@ -83,8 +76,8 @@ class StoredLedger:
     def propose(self, targets: Mapping[str, int], reasons: Mapping[str, Any]) -> dict[str, Any]:
         """Ask for these counts; the reply says what became of the proposal."""
         before = self.ledger.last_id
-        now_s = self._clock()
-        self._keep(propose(self.ledger, self.rules, self._roles(targets), plain(reasons), now_s))
+        asked = targets_of(targets, self.rules)
+        self._keep(propose(self.ledger, self.rules, asked, jsonable(reasons), self._clock()))
         if self.ledger.last_id > before:
             return {"status": "sent", "decision_id": self.ledger.last_id}
         if self.ledger.wish is None:
@@ -92,24 +85,24 @@ class StoredLedger:
         return {
             "status": "pending",
             "decision_id": self.ledger.last_id,
-            "wish": counts(self.ledger.wish.targets),
+            "wish": plain(self.ledger.wish.targets),
             "free_at_s": self.free_at_s,
         }
 
-    def answer(self, said: DecisionAnswer) -> dict[str, Any]:
+    def answer(self, decision_id: int, failure: str | None = None) -> dict[str, Any]:
         """Take an answer; the reply says whether it was the one that counts."""
         before = self.ledger.acknowledged_id
-        self._keep(answer(self.ledger, self.rules, said, self._clock()))
+        self._keep(answer(self.ledger, self.rules, decision_id, failure, self._clock()))
         return {
-            "decision_id": said.decision_id,
+            "decision_id": decision_id,
             "counted": self.ledger.acknowledged_id > before,
             "acknowledged_id": self.ledger.acknowledged_id,
         }
 
     def report(self, pools: Mapping[str, Mapping[str, int]]) -> None:
         """Take what the outside system says of these pools."""
-        told = {_role_of(name, self.rules): _reported(name, given) for name, given in pools.items()}
-        self._keep(report(self.ledger, self.rules, told, self._clock()))
+        counts = counts_of(pools, self.rules)
+        self._keep(report(self.ledger, self.rules, counts, self._clock()))
 
     def unseen(self) -> dict[str, str]:
         """The pools whose counts are not known, and why."""
@@ -151,13 +144,6 @@ class StoredLedger:
             self._store.put(KEY, json.dumps(document, allow_nan=False).encode())
             self.ledger = ledger
 
-    def _roles(self, targets: Mapping[str, int]) -> dict[Role, int]:
-        try:
-            return roles(targets)
-        except ValueError:
-            known = ", ".join(self.rules.floor)
-            raise BadProposal(f"targets: {', '.join(targets)} should name pools: {known}") from None
-
 
 def _from_bytes(stored: bytes) -> Ledger:
     """The ledger that was stored; UnreadableLedger says what is wrong."""
@@ -174,32 +160,6 @@ def _from_bytes(stored: bytes) -> Ledger:
     except (ValueError, TypeError, KeyError) as error:
         said = " ".join(str(error).split()) or type(error).__name__
         raise UnreadableLedger(f"the stored ledger cannot be read: {said}") from error
-
-
-def _role_of(name: str, rules: Rules) -> Role:
-    if name not in rules.floor:
-        raise BadReport(f"pools: there is no {name} pool; the pools are {', '.join(rules.floor)}")
-    return Role(name)
-
-
-def _reported(pool: str, given: object) -> PoolCounts:
-    """The four counts of a pool: draining is 0 if left out, desired what is ready or starting."""
-    counted = given if isinstance(given, Mapping) else {}
-    for name, count in counted.items():
-        if name not in COUNTS:
-            raise BadReport(f"pools.{pool}.{name}: unknown; the counts are {', '.join(COUNTS)}")
-        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MOST_REPLICAS:
-            raise BadReport(f"pools.{pool}.{name}: {count!r} is no replica count (0 to {MOST_REPLICAS})")
-    if "ready" not in counted:
-        raise BadReport(f"pools.{pool}.ready: needed, the replicas that serve")
-    ready, starting = counted["ready"], counted.get("starting", 0)
-    desired = counted.get("desired", ready + starting)
-    return PoolCounts(
-        desired=desired,
-        starting=counted.get("starting", max(0, desired - ready)),
-        ready=ready,
-        draining=counted.get("draining", 0),
-    )
 
 
 class Waiters:
@@ -288,12 +248,11 @@ class VirtualConnectorCoordinator:
 
     async def complete(self, decision_id: int) -> dict[str, Any]:
         """The decision was carried out. UnknownDecision for an id that was never issued."""
-        return await self._step(lambda: self._stored.answer(DecisionAnswer(decision_id=decision_id)))
+        return await self._step(lambda: self._stored.answer(decision_id))
 
     async def fail(self, decision_id: int, reason: str) -> dict[str, Any]:
         """The decision could not be carried out. UnknownDecision for an id that was never issued."""
-        said = DecisionAnswer(decision_id=decision_id, failure=reason)
-        return await self._step(lambda: self._stored.answer(said))
+        return await self._step(lambda: self._stored.answer(decision_id, reason))
 
     async def report(self, pools: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
         """Replicas of these pools as they are now, by name: `ready`, and `desired`, `starting`, `draining`.

@@ -35,20 +35,106 @@ silence is no information: a pool of which nothing was said for `report_max_age_
 proposal nor a wish shrinks it below what was last asked for or seen; a pool never seen takes no target.
 A report of another desired count than the one that was carried out is an edit by others: it is what a role
 that a proposal leaves out keeps, and the old targets, proposed again, make a new decision.
+
+ScalingError(Exception)
+├── BadProposal              targets that name no pool, or an impossible count
+├── BadReport                a report that names no pool, or impossible counts
+├── UnknownDecision          an id that was never issued
+├── TooManyWaiters           the coordinator holds as many waiting calls as it can
+├── UnreadableLedger         the stored ledger cannot be read; ids might go back, so nothing starts
+└── CoordinatorUnreachable   the coordinator does not answer, or there is none
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, Self
 
 from actors.connectors.protocol import PoolCounts
-from actors.virtual_connector.decision import BadProposal, BadReport, ScalingDecision, UnknownDecision
 from headway.planning import Role
 
+COUNTS = tuple(each.name for each in fields(PoolCounts))
 MOST_REPLICAS = 10_000
 """Of one pool, told or asked for. A slip of the pen must not make a planner replay a fleet of a million."""
 MOST_OVERTAKEN = 16
 """Overtaken decisions whose targets are remembered for a late answer."""
+
+Status = Literal["pending", "completed", "failed"]
+
+
+class ScalingError(Exception):
+    """Base of the virtual connector's errors; the text is one line for people."""
+
+
+class BadProposal(ScalingError):
+    """Targets that name no pool, or an impossible count."""
+
+
+class BadReport(ScalingError):
+    """A report of replica counts that names no pool, or impossible counts."""
+
+
+class UnknownDecision(ScalingError):
+    """An id that was never issued."""
+
+
+class TooManyWaiters(ScalingError):
+    """The coordinator holds as many waiting calls as it can."""
+
+
+class UnreadableLedger(ScalingError):
+    """The stored ledger cannot be read."""
+
+
+class CoordinatorUnreachable(ScalingError, ConnectionError):
+    """The coordinator does not answer, or there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingDecision:
+    """Replica counts that an outside system is asked for.
+
+    `targets` has every pool, also those that the decision leaves as they are. `created_at` is Unix seconds;
+    `status` is as of the coordinator's reply.
+    """
+
+    decision_id: int
+    targets: Mapping[Role, int]
+    created_at: float
+    reasons: Mapping[str, Any] = field(default_factory=dict)
+    status: Status = "pending"
+
+    @property
+    def num_prefill(self) -> int | None:
+        """Prefill replicas; None where the deployment has no prefill pool."""
+        return self.targets.get(Role.PREFILL)
+
+    @property
+    def num_decode(self) -> int | None:
+        """Decode replicas; None where the deployment has no decode pool."""
+        return self.targets.get(Role.DECODE)
+
+    def document(self) -> dict[str, Any]:
+        """The decision as JSON-able data."""
+        return {
+            "decision_id": self.decision_id,
+            "num_prefill": self.num_prefill,
+            "num_decode": self.num_decode,
+            "targets": plain(self.targets),
+            "created_at": self.created_at,
+            "reasons": dict(self.reasons),
+            "status": self.status,
+        }
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Self:
+        """The decision that `document` describes."""
+        return cls(
+            decision_id=document["decision_id"],
+            targets={Role(name): count for name, count in document["targets"].items()},
+            created_at=document["created_at"],
+            reasons=document["reasons"],
+            status=document["status"],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +183,6 @@ class FailedDecision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionAnswer:
-    """The answer of an outside system: the decision was carried out, or why it failed."""
-
-    decision_id: int
-    failure: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
     """The whole state. `waiting_since_s` is when the wait for the newest decision's answer began."""
 
@@ -141,6 +219,63 @@ def asked_for(ledger: Ledger, rules: Rules) -> dict[Role, int]:
     return _of_pools({**asked, **({} if ledger.wish else _edits(ledger))}, rules)
 
 
+def plain(targets: Mapping[Role, int]) -> dict[str, int]:
+    """Replica counts under plain names."""
+    return {role.value: count for role, count in targets.items()}
+
+
+def targets_of(named: Mapping[str, int], rules: Rules) -> dict[Role, int]:
+    """The targets that a proposal names; BadProposal says what is wrong with them."""
+    for name, count in named.items():
+        if name not in rules.floor:
+            raise BadProposal(f"targets: {_no_pool(name, rules)}")
+        if not _is_count(count):
+            raise BadProposal(f"targets.{name}: {_no_count(count)}")
+    return {Role(name): count for name, count in named.items()}
+
+
+def counts_of(named: Mapping[str, object], rules: Rules) -> dict[Role, PoolCounts]:
+    """The counts that a report names: draining is 0 if left out, desired what is ready or starting.
+
+    BadReport says what is wrong with them.
+    """
+    for name in named:
+        if name not in rules.floor:
+            raise BadReport(f"pools: {_no_pool(name, rules)}")
+    return {Role(name): _reported(name, given) for name, given in named.items()}
+
+
+def _reported(pool: str, given: object) -> PoolCounts:
+    counted = given if isinstance(given, Mapping) else {}
+    for name, count in counted.items():
+        if name not in COUNTS:
+            raise BadReport(f"pools.{pool}.{name}: unknown; the counts are {', '.join(COUNTS)}")
+        if not _is_count(count):
+            raise BadReport(f"pools.{pool}.{name}: {_no_count(count)}")
+    if "ready" not in counted:
+        raise BadReport(f"pools.{pool}.ready: needed, the replicas that serve")
+    ready, starting = counted["ready"], counted.get("starting", 0)
+    desired = counted.get("desired", ready + starting)
+    return PoolCounts(
+        desired=desired,
+        starting=counted.get("starting", max(0, desired - ready)),
+        ready=ready,
+        draining=counted.get("draining", 0),
+    )
+
+
+def _no_pool(name: str, rules: Rules) -> str:
+    return f"there is no {name} pool; the pools are {', '.join(rules.floor)}"
+
+
+def _no_count(count: object) -> str:
+    return f"{count!r} is no replica count (0 to {MOST_REPLICAS})"
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_REPLICAS
+
+
 def newest(ledger: Ledger) -> str:
     """The newest id in words."""
     return "there is none yet" if ledger.decision is None else f"the newest is {ledger.last_id}"
@@ -150,27 +285,23 @@ def propose(
     ledger: Ledger, rules: Rules, targets: Mapping[Role, int], reasons: Mapping[str, Any], now_s: float
 ) -> Ledger:
     """Ask for these counts: issued now, kept as the wish, or nothing new."""
-    _check(targets, rules)
     if refusal := _unseen_shrink(ledger, rules, targets, now_s):
         raise BadProposal(refusal)
     wish = Wish(targets={**asked_for(ledger, rules), **targets}, reasons=reasons)
     return elapse(replace(ledger, wish=wish), rules, now_s)
 
 
-def answer(ledger: Ledger, rules: Rules, said: DecisionAnswer, now_s: float) -> Ledger:
-    """Take an answer. An id at or below the acknowledged one changes nothing."""
-    if not _is_whole(said.decision_id) or not 0 <= said.decision_id <= ledger.last_id:
-        raise UnknownDecision(f"decision {said.decision_id!r} was never issued: {newest(ledger)}")
-    if said.decision_id > ledger.acknowledged_id:
-        ledger = _settled(ledger, said, now_s)
+def answer(ledger: Ledger, rules: Rules, decision_id: int, failure: str | None, now_s: float) -> Ledger:
+    """Take an answer: carried out, or why not. An id at or below the acknowledged one changes nothing."""
+    if not _is_whole(decision_id) or not 0 <= decision_id <= ledger.last_id:
+        raise UnknownDecision(f"decision {decision_id!r} was never issued: {newest(ledger)}")
+    if decision_id > ledger.acknowledged_id:
+        ledger = _settled(ledger, decision_id, failure, now_s)
     return elapse(ledger, rules, now_s)
 
 
 def report(ledger: Ledger, rules: Rules, pools: Mapping[Role, PoolCounts], now_s: float) -> Ledger:
     """Take the counts of these pools; the others keep what was said of them."""
-    for role in pools:
-        if role not in rules.floor:
-            raise BadReport(f"pools: there is no {role} pool; the pools are {', '.join(rules.floor)}")
     told = {role: ReportedPool(counts=counts, at_s=now_s) for role, counts in pools.items()}
     return elapse(replace(ledger, reports={**ledger.reports, **told}), rules, now_s)
 
@@ -232,23 +363,23 @@ def _issued(ledger: Ledger, wish: Wish, now_s: float) -> Ledger:
     return replace(ledger, decision=decision, waiting_since_s=now_s, overtaken=overtaken, wish=None)
 
 
-def _settled(ledger: Ledger, said: DecisionAnswer, now_s: float) -> Ledger:
-    failure = None
-    if said.failure is not None:
-        failure = FailedDecision(decision_id=said.decision_id, reason=said.failure, at_s=now_s)
+def _settled(ledger: Ledger, decision_id: int, reason: str | None, now_s: float) -> Ledger:
+    failure = (
+        FailedDecision(decision_id=decision_id, reason=reason, at_s=now_s) if reason is not None else None
+    )
     known = {one.decision_id: one for one in (*ledger.overtaken, ledger.decision) if one is not None}
     completed = ledger.completed
     # Where its targets are no longer remembered, the one before stays.
-    if failure is None and (answered := known.get(said.decision_id)) is not None:
-        completed = CompletedDecision(decision_id=said.decision_id, targets=answered.targets, at_s=now_s)
+    if failure is None and (answered := known.get(decision_id)) is not None:
+        completed = CompletedDecision(decision_id=decision_id, targets=answered.targets, at_s=now_s)
     decision = ledger.decision
-    if decision is not None and decision.decision_id == said.decision_id:
-        decision = replace(decision, status="failed" if failure else "completed")
+    if decision is not None and decision.decision_id == decision_id:
+        decision = replace(decision, status="completed" if failure is None else "failed")
     return replace(
         ledger,
         decision=decision,
-        acknowledged_id=said.decision_id,
-        overtaken=tuple(one for one in ledger.overtaken if one.decision_id > said.decision_id),
+        acknowledged_id=decision_id,
+        overtaken=tuple(one for one in ledger.overtaken if one.decision_id > decision_id),
         completed=completed,
         failure=failure,
     )
@@ -257,14 +388,6 @@ def _settled(ledger: Ledger, said: DecisionAnswer, now_s: float) -> Ledger:
 def _of_pools(targets: Mapping[Role, int], rules: Rules) -> dict[Role, int]:
     """Without roles that the configuration no longer has."""
     return {role: count for role, count in targets.items() if role in rules.floor}
-
-
-def _check(targets: Mapping[Role, int], rules: Rules) -> None:
-    for role, count in targets.items():
-        if role not in rules.floor:
-            raise BadProposal(f"targets: there is no {role} pool; the pools are {', '.join(rules.floor)}")
-        if not _is_whole(count) or not 0 <= count <= MOST_REPLICAS:
-            raise BadProposal(f"targets.{role}: {count!r} is no replica count (0 to {MOST_REPLICAS})")
 
 
 def _is_whole(value: object) -> bool:

@@ -9,7 +9,7 @@ from virtual_cases import Clock
 
 from actors.store import InOrder, StoreAway
 from actors.virtual_connector.coordinator import VirtualConnectorCoordinator, Waiters
-from actors.virtual_connector.decision import TooManyWaiters, UnknownDecision
+from actors.virtual_connector.ledger import TooManyWaiters, UnknownDecision
 from headway.config import HeadwayConfig
 from tests.patience import PATIENCE_S, eventually
 from tests.stores import MemoryStore

@@ -11,8 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from virtual_cases import RULES, TIMEOUT_S, Clock, Killed, MortalStore
 
 from actors.virtual_connector.coordinator import StoredLedger
-from actors.virtual_connector.decision import UnknownDecision
-from actors.virtual_connector.ledger import DecisionAnswer
+from actors.virtual_connector.ledger import UnknownDecision
 
 POOLS = ("prefill", "decode")
 COUNTS = st.integers(0, 3)
@@ -84,15 +83,14 @@ class VirtualConnector(RuleBasedStateMachine):
     @rule(decision_id=IDS, reason=st.none() | st.text(max_size=5), dies=DEATHS)
     def answer(self, decision_id, reason, dies) -> None:
         before = self.ledger.ledger
-        said = DecisionAnswer(decision_id=decision_id, failure=reason)
         if not 0 <= decision_id <= before.last_id:
             try:
-                self.ledger.answer(said)
+                self.ledger.answer(decision_id, reason)
             except UnknownDecision:
                 assert self.ledger.ledger == before
                 return
             raise AssertionError(f"{decision_id} was never issued")
-        if self.step(dies, lambda: self.ledger.answer(said)):
+        if self.step(dies, lambda: self.ledger.answer(decision_id, reason)):
             assert self.ledger.ledger.acknowledged_id == max(decision_id, before.acknowledged_id)
         else:
             assert self.ledger.ledger == before

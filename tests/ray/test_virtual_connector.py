@@ -150,7 +150,7 @@ def test_waiting_clients_outlast_a_kill_and_all_get_the_next_decision(start):
         await asyncio.to_thread(kill_coordinator)
         await asyncio.to_thread(until, lambda: state()["waiters"] == len(clients))
         await asyncio.to_thread(propose, connector, 1, 2)
-        return [decision.decision_id for decision in await asyncio.gather(*calls)]
+        return [decision["decision_id"] for decision in await asyncio.gather(*calls)]
 
     assert asyncio.run(waits()) == [0] * 100
 
@@ -201,7 +201,7 @@ def test_a_client_may_wait_before_there_is_a_coordinator(start):
         await asyncio.sleep(0)
         connector = await asyncio.to_thread(start)
         await asyncio.to_thread(propose, connector, 1, 1)
-        return (await call).decision_id
+        return (await call)["decision_id"]
 
     assert asyncio.run(early()) == 0
 
