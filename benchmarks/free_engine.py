@@ -10,12 +10,12 @@ goes by how many are asked for (`PACES_S`). The HTTP server answers what does no
 import asyncio
 import json
 import sys
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from http import HTTPStatus
 from typing import Any
 
 from headway.config import HeadwayConfig, Role
-from serve_apps.engines.protocol import EngineRequest, EngineStats, KvHandle, RunningRequest, TokenChunk
+from serve_apps.engines.protocol import EngineRequest, EngineStats, KvHandle, TokenChunk
 
 QUICK_S = 0.002
 PACES_S = {1: 0.0, 12: 1.0, 64: 0.02, 65: 0.0, 1001: 0.0}
@@ -82,9 +82,6 @@ class FreeEngine:
 
     def stats(self) -> EngineStats:
         return EngineStats(engine="free", running=0, waiting=0, kv_usage=0.0)
-
-    def running(self) -> Sequence[RunningRequest]:
-        return ()
 
 
 def event(last: bool) -> bytes:

@@ -16,7 +16,7 @@ replica differs from its peers, if it does, which goes with its load to the rout
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import asdict
 from typing import Any, cast
@@ -43,7 +43,6 @@ from serve_apps.engines.protocol import (
     EngineRequest,
     EngineStats,
     KvHandle,
-    RunningRequest,
     TokenChunk,
     joined,
 )
@@ -236,13 +235,6 @@ class EngineReplica:
     async def stats(self) -> EngineStats:
         """The engine's load now."""
         return self._engine.stats()
-
-    async def running(self) -> Sequence[RunningRequest]:
-        """The requests that are here, for a router that starts anew; none once the engine has failed."""
-        try:
-            return self._engine.running()
-        except EngineFailed:
-            return ()
 
     async def known_blocks(self, since: int | None) -> KnownBlocks | None:
         """What the engine's prefix cache holds, or what changed since then; None where that is not known."""

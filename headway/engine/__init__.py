@@ -8,7 +8,7 @@ imported here needs a compiler, so that a replica starts fast.
 """
 
 from headway.engine.live import Boundary, LiveEngine
-from headway.engine.live_batch import IterationTimes, JobState
+from headway.engine.live_batch import IterationTimes
 from headway.engine.rules import MIXED_CHUNK_TOKENS, EngineRules, engine_profile, engine_rules
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
     "Boundary",
     "EngineRules",
     "IterationTimes",
-    "JobState",
     "LiveEngine",
     "engine_profile",
     "engine_rules",

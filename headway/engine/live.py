@@ -20,14 +20,14 @@ called: a driver that wakes up late catches up without slowing the engine down.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
 from typing import NamedTuple
 
 from headway.config import Role
-from headway.engine.live_batch import IterationTimes, JobStage, JobState, LiveBatch, LiveJob, PrefixCache
+from headway.engine.live_batch import IterationTimes, JobStage, LiveBatch, LiveJob, PrefixCache
 from headway.engine.rules import EngineRules
 from interp import Profile
 
@@ -106,10 +106,6 @@ class LiveEngine:
         if self._idle or self._boundary_s is None:
             return self._busy_s
         return self._busy_s + max(0.0, min(now_s, self._boundary_s) - self._begun_s)
-
-    def states(self) -> Iterator[JobState]:
-        """Every request that is here, in order of `submit`."""
-        return map(self._batch.state, self._jobs.values())
 
     def can_ever_fit(self, input_tokens: int, output_tokens: int) -> bool:
         """True if an empty engine could take such a request."""

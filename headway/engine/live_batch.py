@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import NamedTuple
 
 from interp import DecodeTable, PrefillTable, Profile
 
@@ -73,16 +72,6 @@ class LiveJob:
         return self.input_tokens - self.cached_tokens - self.done_tokens
 
 
-class JobState(NamedTuple):
-    """Progress of a request: is its prompt computed, here or elsewhere, and its output tokens."""
-
-    request_id: str
-    computed: bool
-    output_tokens: int
-    prefilled_elsewhere: bool
-    prefill_only: bool
-
-
 class LiveBatch:
     """The sequences that decode together."""
 
@@ -115,17 +104,6 @@ class LiveBatch:
         if len(self._finishing) > 2 * len(self._members) + FEW:
             self._finishing = [entry for entry in self._finishing if entry[2].stage is JobStage.RUNNING]
             heapify(self._finishing)
-
-    def state(self, job: LiveJob) -> JobState:
-        """Progress of a request of this replica, in the batch or not."""
-        running = job.stage is JobStage.RUNNING
-        return JobState(
-            request_id=job.request_id,
-            computed=running or job.prefilled,
-            output_tokens=self._produced(job) if running else 0,
-            prefilled_elsewhere=job.prefilled,
-            prefill_only=job.prefill_only,
-        )
 
     def step(self) -> tuple[str, ...]:
         """An iteration ends: one token for each of these."""

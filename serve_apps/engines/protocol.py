@@ -24,7 +24,6 @@ from headway.routing.types import RouteRequest
 
 FinishReason = Literal["stop", "length"]
 
-Phase = Literal["prefill", "decode"]
 """`decode` once a request's prompt is computed, here or elsewhere."""
 
 
@@ -221,23 +220,6 @@ class EngineSizes:
     kv_bytes_per_token: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningRequest:
-    """A request that is in an engine, queued ones included: what a router that starts anew has to know.
-
-    `route` is what came with the request. `output_tokens` have been produced so far. `prefilled_elsewhere`:
-    its KV came, or is coming, from another engine; `prefill_only`: another one goes on with it.
-    """
-
-    request_id: str
-    route: RouteRequest | None
-    phase: Phase
-    input_tokens: int
-    output_tokens: int = 0
-    prefilled_elsewhere: bool = False
-    prefill_only: bool = False
-
-
 class Engine(Protocol):
     """One inference engine: a prefill engine, a decode engine, or a mixed one, which does all of this.
 
@@ -255,6 +237,3 @@ class Engine(Protocol):
 
     def stats(self) -> EngineStats:
         """The load now."""
-
-    def running(self) -> Sequence[RunningRequest]:
-        """The requests here in the order in which they came."""

@@ -137,21 +137,6 @@ def test_a_decode_replica_receives_and_does_not_cache():
     assert (engine.prompt_tokens, engine.cached_tokens, engine.external_tokens) == (400, 0, 400)
 
 
-def test_states_say_how_far_requests_are():
-    engine = mixed_of()
-    engine.submit("decodes", 10, 9, prefilled=True, at_s=0.0)
-    engine.submit("prompt", 150, 2, at_s=0.0)
-    engine.submit("goes", 250, 2, prefill_only=True, at_s=0.0)
-    engine.submit("comes", 10, 2, prefilled=True, at_s=5.0)
-    engine.advance(0.045)
-    assert [tuple(state) for state in engine.states()] == [
-        ("decodes", True, 2, True, False),
-        ("prompt", True, 1, False, False),
-        ("goes", False, 0, False, True),
-        ("comes", True, 0, True, False),
-    ]
-
-
 def test_busy_time_is_that_of_iterations():
     engine = mixed_of()
     assert engine.busy_s(1.0) == 0.0

@@ -293,8 +293,6 @@ def test_a_failed_engine_raises_everywhere_and_for_good():
         with pytest.raises(EngineFailed):
             engine.stats()
         with pytest.raises(EngineFailed):
-            engine.running()
-        with pytest.raises(EngineFailed):
             await collect(stream_of(engine, request()))
         await engine.abort("r")
 

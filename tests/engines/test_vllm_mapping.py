@@ -161,21 +161,9 @@ def test_an_attempt_that_is_ended_says_why_and_makes_room():
     second = begin(streams)
     assert second.inner_ids != first.inner_ids
     streams.leave(first)
-    assert [one.request_id for one in streams.describe()] == ["r"]
+    assert len(streams) == 1
     streams.leave(second)
     assert (len(streams), streams.end("r", error)) == (0, None)
-
-
-def test_phases_as_routers_see_them():
-    streams = Streams(lambda: 0.0)
-    alone = begin(streams, "a")
-    begin(streams, "b", prefilled_elsewhere=True)
-    begin(streams, "c", prefill_only=True)
-    assert [one.phase for one in streams.describe()] == ["prefill", "decode", "prefill"]
-    alone.output_tokens = 2
-    described = streams.describe()
-    assert (described[0].phase, described[0].output_tokens) == ("decode", 2)
-    assert [one.prefill_only for one in described] == [False, False, True]
 
 
 def test_busy_while_anything_is_here():

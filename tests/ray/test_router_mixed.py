@@ -17,7 +17,7 @@ from ray import serve
 
 from actors import names
 from serve_apps.control_plane import ActorControlPlane
-from serve_apps.engines.protocol import RunningRequest
+from serve_apps.engines.protocol import EngineStats
 from tests.ray.clusters import POLL_S, replicas, running_replicas, wait_until
 from tests.ray.routed_system import (
     MODEL,
@@ -124,11 +124,11 @@ def call(replica: str, method: str, *arguments: Any) -> Any:
 
 
 async def computing_elsewhere() -> str:
-    """The replica that computes a prompt for another one, once there is one."""
+    """The replica that computes the prompt for another one, which has nothing to do until it has the KV."""
     while True:
         for one in replicas(APP, POOL):
-            found: list[RunningRequest] = await asyncio.to_thread(call, one["replica_id"], "running")
-            if any(request.prefill_only and request.phase == "prefill" for request in found):
+            stats: EngineStats = await asyncio.to_thread(call, one["replica_id"], "stats")
+            if stats.running or stats.waiting:
                 return str(one["replica_id"])
         await asyncio.sleep(POLL_S)
 

@@ -1,7 +1,7 @@
 """Serve's handles over engines in this process. Faults can't be had at will from real replicas."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from serve_apps.call_server import CallServer
@@ -12,7 +12,6 @@ from serve_apps.engines.protocol import (
     EngineRequest,
     EngineStats,
     KvHandle,
-    RunningRequest,
     TokenChunk,
 )
 from serve_apps.membership import ReplicaGone, membership
@@ -49,9 +48,6 @@ class Engine:
 
     def stats(self) -> EngineStats:
         return EngineStats(engine="double", running=0, waiting=0, kv_usage=0.0)
-
-    def running(self) -> Sequence[RunningRequest]:
-        return ()
 
     def _require_whole(self) -> None:
         if self.broken:

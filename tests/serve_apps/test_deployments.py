@@ -65,15 +65,6 @@ def test_a_cancelled_call_does_not_end_the_one_made_again(replica):
     assert run(again()) == 9_000
 
 
-def test_a_failed_replica_lists_nothing(replica):
-    async def fail() -> list:
-        engine = replica(Mixed)
-        await engine.inject("fail")
-        return list(await engine.running())
-
-    assert run(fail()) == []
-
-
 def test_routers_see_totals_and_busy_time_of_a_replica_that_does_both_parts(replica):
     async def look() -> dict:
         engine = replica(Mixed)

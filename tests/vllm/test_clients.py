@@ -193,7 +193,7 @@ def test_who_leaves_frees_the_engine(asking: OpenAI, mixed: Mixed) -> None:
             httpx.stream("POST", f"{gateway.url}/v1/completions", json=asked, timeout=1.0) as answer,
         ):
             next(answer.iter_raw())
-        wait_until(lambda: not engine.running() and engine.stats().running == 0)
+        wait_until(lambda: (engine.stats().running, engine.stats().waiting) == (0, 0))
     wait_until(lambda: gateway.app.state.metrics.requests["aborted"] == aborted + 2)
     assert chat(asking).usage.completion_tokens == 8
 

@@ -34,7 +34,7 @@ from typing import NamedTuple
 import numpy as np
 
 from headway.config import HeadwayConfig
-from headway.engine import Boundary, JobState, LiveEngine, engine_rules
+from headway.engine import Boundary, LiveEngine, engine_rules
 from headway.engine.live import Slowness
 from headway.engine.live_batch import LiveJob
 from headway.engine.rules import simulated_profile, simulated_speeds
@@ -53,7 +53,6 @@ from serve_apps.engines.protocol import (
     EngineTimes,
     KvHandle,
     RequestAborted,
-    RunningRequest,
     TokenChunk,
     check_length,
 )
@@ -205,15 +204,6 @@ class SimulatedEngine:
             adapter_room=self._adapters.room,
         )
 
-    def running(self) -> Sequence[RunningRequest]:
-        """The requests here in the order in which they came. EngineFailed once it has failed."""
-        self._require_alive()
-        found: dict[str, RunningRequest] = {}
-        for state in self._model.states():
-            part = self._parts[state.request_id]
-            found.setdefault(part.owner, self._running(part, state))
-        return list(found.values())
-
     def sizes(self) -> EngineSizes:
         """The model's sizes."""
         return EngineSizes(
@@ -286,18 +276,6 @@ class SimulatedEngine:
         if route is None or route.block_tokens != self._rules.block_tokens:
             return ()
         return route.blocks
-
-    @staticmethod
-    def _running(part: _Part, state: JobState) -> RunningRequest:
-        return RunningRequest(
-            request_id=part.owner,
-            route=part.request.route,
-            phase="decode" if state.computed else "prefill",
-            input_tokens=_input_tokens(part.request),
-            output_tokens=state.output_tokens,
-            prefilled_elsewhere=state.prefilled_elsewhere,
-            prefill_only=state.prefill_only,
-        )
 
     def _end_all(self, request_id: str, error: EngineError) -> None:
         """End a request and its further outputs."""

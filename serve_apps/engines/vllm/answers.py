@@ -103,9 +103,7 @@ class Metered(Exchange):
 
     def produced(self, output: "RequestOutput") -> None:
         """Some tokens of one of its prompts."""
-        count = sum(len(part.token_ids) for part in output.outputs)
-        self.tokens += count
-        self.attempt.output_tokens += count
+        self.tokens += sum(len(part.token_ids) for part in output.outputs)
         if not self.call.stream:
             # Nothing leaves before the end, and yet the first token's time is that of the first token.
             self.news.set()

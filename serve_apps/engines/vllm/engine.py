@@ -14,7 +14,7 @@ The first token belongs to decode: what prefill samples is thrown away. Sampling
 suggests, then the client's.
 """
 
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,6 @@ from serve_apps.engines.protocol import (
     EngineStats,
     KvHandle,
     RequestAborted,
-    RunningRequest,
     TokenChunk,
     check_length,
 )
@@ -127,7 +126,6 @@ class VllmEngine:
         async with aclosing(self._outputs(attempt, parameters, delta=True)) as outputs:
             async for output in outputs:
                 (part,) = output.outputs
-                attempt.output_tokens += len(part.token_ids)
                 reason = ENDS.get(part.finish_reason or "")
                 # What came as KV counts as cached in vLLM: there the prefill's own figure is meant.
                 cached_tokens = output.num_cached_tokens if kv is None else kv.cached_tokens
@@ -152,11 +150,6 @@ class VllmEngine:
         """What the prefix cache holds, or what changed since then; None where that is not known."""
         book = None if self._events is None else self._events.book
         return None if book is None else book.since(since)
-
-    def running(self) -> Sequence[RunningRequest]:
-        """The requests here in the order in which they came. EngineFailed once it has failed."""
-        self._require_alive()
-        return self._streams.describe()
 
     def sizes(self) -> EngineSizes:
         """The engine's sizes, as vLLM found them when it had loaded the model."""

@@ -20,7 +20,6 @@ from serve_apps.engines.protocol import (
     EngineRequest,
     EngineStats,
     EngineTimes,
-    RunningRequest,
 )
 
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ class Attempt:
     prefill_only: bool
     prefilled_elsewhere: bool
     began_s: float
-    output_tokens: int = 0
     ended: EngineError | None = None
     times: EngineTimes | None = None
 
@@ -54,19 +52,6 @@ class Attempt:
             begun_s=begun_s,
             first_token_s=None if self.prefill_only else metrics.first_token_ts - self.began_s,
             ended_s=metrics.last_token_ts - self.began_s,
-        )
-
-    def describe(self) -> RunningRequest:
-        """The request, for a router that starts anew."""
-        computed = self.prefilled_elsewhere or self.output_tokens > 0
-        return RunningRequest(
-            request_id=self.request.request_id,
-            route=self.request.route,
-            phase="decode" if computed else "prefill",
-            input_tokens=self.request.input_tokens,
-            output_tokens=self.output_tokens,
-            prefilled_elsewhere=self.prefilled_elsewhere,
-            prefill_only=self.prefill_only,
         )
 
 
@@ -120,10 +105,6 @@ class Streams:
     def busy_s(self) -> float:
         """Seconds in which at least one request was here."""
         return self._busy_s + (self._clock() - self._busy_since if self._attempts else 0.0)
-
-    def describe(self) -> list[RunningRequest]:
-        """All of them."""
-        return [attempt.describe() for attempt in self._attempts.values()]
 
 
 class Statistics:
