@@ -36,7 +36,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from actors.connectors.kube_api import Manifest, condition, mapping
+from actors.connectors.kube_api import Manifest, condition, mapping, number
 from actors.connectors.protocol import PoolCounts, Refused
 from headway.planning import Role
 
@@ -194,14 +194,10 @@ def _counts(manifest: Manifest, name: str) -> PoolCounts:
     status = mapping(mapping(statuses).get(name))
     desired = _desired(manifest, name)
     unsaid = desired if statuses is None and _is_ready(manifest) else 0
-    answering = _number(status.get("availableReplicas"), _number(status.get("readyReplicas"), unsaid))
+    answering = number(status.get("availableReplicas"), number(status.get("readyReplicas"), unsaid))
     ready = min(answering, desired)
-    live = max(_number(status.get("replicas"), answering), answering)
+    live = max(number(status.get("replicas"), answering), answering)
     return PoolCounts(desired=desired, starting=desired - ready, ready=ready, draining=max(0, live - desired))
-
-
-def _number(value: object, otherwise: int) -> int:
-    return value if isinstance(value, int) else otherwise
 
 
 def served_model(service: Mapping[str, Any]) -> str | None:

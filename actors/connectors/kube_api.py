@@ -71,6 +71,18 @@ class Resource:
         return f"{self.plural}.{self.group}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Location:
+    """One object: its resource, namespace and name."""
+
+    resource: Resource
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.resource.kind} {self.namespace}/{self.name}"
+
+
 class KubeApi:
     """One API server. Making it does no I/O."""
 
@@ -82,20 +94,19 @@ class KubeApi:
     async def one(
         self,
         method: str,
-        resource: Resource,
-        namespace: str,
-        name: str,
+        place: Location,
         *,
         timeout_s: float,
         scale: bool = False,
         body: Mapping[str, Any] | None = None,
     ) -> Manifest:
         """GET, PATCH (a merge) or POST one object, or its scale subresource; the object then."""
+        resource, namespace = place.resource, place.namespace
         part = "/scale" if scale else ""
-        deed = f"{method} {resource}{part} {name} in namespace {namespace}"
+        deed = f"{method} {resource}{part} {place.name} in namespace {namespace}"
         arguments: dict[str, Any] = {"plural": resource.plural, "namespace": namespace}
         if method != "POST":
-            arguments["name"] = name
+            arguments["name"] = place.name
         if body is not None:
             arguments |= {"body": dict(body), "field_manager": FIELD_MANAGER}
         if method == "PATCH":

@@ -1,4 +1,4 @@
-"""The objects of a Kubernetes cluster that are scaled: where each is, and how it is read and patched.
+"""Where the objects of a Kubernetes cluster are that are scaled.
 
 A Dynamo operator gives each container of a graph the graph's name in `DYN_PARENT_DGD_K8S_NAME`, so a control
 plane that runs as one of the graph's services needs no setting. The namespace is, in this order: the setting,
@@ -11,11 +11,9 @@ resource is discovered.
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from actors.connectors.kube_api import KubeApi, Manifest, Resource
+from actors.connectors.kube_api import KubeApi, Location, Resource
 from actors.connectors.protocol import Refused
 from headway.config.live import KubernetesSettings, ScaledObjectSettings
 
@@ -43,18 +41,6 @@ SCALABLE: Mapping[str, Resource] = {
         ),
     )
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Location:
-    """One object: its resource, namespace and name."""
-
-    resource: Resource
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.resource.kind} {self.namespace}/{self.name}"
 
 
 def locate(
@@ -114,27 +100,3 @@ async def find(
     else:
         resource, indirect = await api.resource_of(group, version, named.kind, timeout_s), True
     return Location(resource=resource, namespace=named.namespace or namespace, name=named.name), indirect
-
-
-class KubeObject:
-    """One object, reached over HTTP."""
-
-    def __init__(self, location: Location, api: KubeApi) -> None:
-        self.location = location
-        self._api = api
-
-    async def get(self, timeout_s: float, *, scale: bool = False) -> Manifest:
-        """The object now, or its scale subresource."""
-        return await self._call("GET", timeout_s, scale=scale)
-
-    async def patch(self, body: Mapping[str, Any], timeout_s: float, *, scale: bool = False) -> Manifest:
-        """Merge `body` into the object and return it. Conflict if `body` holds another resourceVersion."""
-        return await self._call("PATCH", timeout_s, scale=scale, body=body)
-
-    async def _call(
-        self, method: str, timeout_s: float, *, scale: bool, body: Mapping[str, Any] | None = None
-    ) -> Manifest:
-        at = self.location
-        return await self._api.one(
-            method, at.resource, at.namespace, at.name, timeout_s=timeout_s, scale=scale, body=body
-        )

@@ -20,12 +20,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from actors.connectors.dynamo_graph import DynamoGraph
-from actors.connectors.kube_api import Conflict, KubeApi, Manifest, mapping, number
+from actors.connectors.kube_api import Conflict, KubeApi, Location, Manifest, mapping, number
 from actors.connectors.kube_object import (
     DYNAMO_ADAPTER,
     SCALABLE,
-    KubeObject,
-    Location,
     find,
     group_and_version,
     locate,
@@ -76,26 +74,10 @@ class Target(Protocol):
 class Part:
     """One object and how it is understood. `indirect`: its count shows in its scale subresource alone."""
 
-    object: KubeObject
+    place: Location
     target: Target
     scale: bool = False
     indirect: bool = False
-
-    async def read(self, left_s: LeftS) -> Manifest:
-        """The object now, with `spec.replicas` and `status.replicas` where its count is elsewhere."""
-        if not self.indirect:
-            return await self.object.get(left_s())
-        manifest, scale = await asyncio.gather(
-            self.object.get(left_s()), self.object.get(left_s(), scale=True)
-        )
-        shown = {
-            part: {
-                **mapping(manifest.get(part)),
-                "replicas": number(mapping(scale.get(part)).get("replicas"), 0),
-            }
-            for part in ("spec", "status")
-        }
-        return {**manifest, **shown}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +86,7 @@ class Seen:
 
     part: Part
     manifest: Manifest
-    adapters: Mapping[Role, tuple[KubeObject, Manifest]] = field(default_factory=dict)
+    adapters: Mapping[Role, tuple[Location, Manifest]] = field(default_factory=dict)
 
     def counts(self) -> dict[Role, PoolCounts]:
         """The pools; where there is an adapter, its count is the desired one."""
@@ -162,7 +144,7 @@ class KubernetesConnector:
             seen = await self._seen(left_s)
         counts: dict[Role, PoolCounts] = {}
         for one in seen:
-            with _naming(one.part.object.location):
+            with _naming(one.part.place):
                 counts |= one.counts()
         return {role: counts[role] for role in self._roles}
 
@@ -175,13 +157,13 @@ class KubernetesConnector:
         try:
             async with self._within() as left_s:
                 for part in await self._parts(left_s):
-                    manifest = await part.read(left_s)
+                    manifest = await self._read(part, left_s)
                     if problems := part.target.problems(manifest):
-                        reasons.append(f"{part.object.location}: {'; '.join(problems)}")
+                        reasons.append(f"{part.place}: {'; '.join(problems)}")
                     else:
                         await self._adapters(part, manifest, left_s)
                     if isinstance(part.target, ScaledObject) and (said := part.target.shortage(manifest)):
-                        short.append(f"{part.object.location}: {said}")
+                        short.append(f"{part.place}: {said}")
         except ConnectorError as error:
             return Ready(ok=False, reason=str(error))
         return Ready(ok=not reasons, reason="; ".join(reasons or short))
@@ -203,35 +185,51 @@ class KubernetesConnector:
         """Autoscalers that name one of the objects, and other control planes that hold its Lease."""
         async with self._within() as left_s:
             seen = await self._seen(left_s)
-            places = [one.part.object.location for one in seen]
-            places += [adapter.location for one in seen for adapter, _ in one.adapters.values()]
+            places = [one.part.place for one in seen]
+            places += [adapter for one in seen for adapter, _ in one.adapters.values()]
             return [
                 *await scaled_by_others(self._api, places, left_s),
                 *await self._claim.rivals(places, left_s, take=claim),
             ]
 
+    async def _read(self, part: Part, left_s: LeftS) -> Manifest:
+        """The object now, with `spec.replicas` and `status.replicas` where its count is elsewhere."""
+        if not part.indirect:
+            return await self._api.one("GET", part.place, timeout_s=left_s())
+        manifest, scale = await asyncio.gather(
+            self._api.one("GET", part.place, timeout_s=left_s()),
+            self._api.one("GET", part.place, timeout_s=left_s(), scale=True),
+        )
+        shown = {
+            key: {
+                **mapping(manifest.get(key)),
+                "replicas": number(mapping(scale.get(key)).get("replicas"), 0),
+            }
+            for key in ("spec", "status")
+        }
+        return {**manifest, **shown}
+
     async def _seen(self, left_s: LeftS) -> list[Seen]:
         return await asyncio.gather(*(self._see(part, left_s) for part in await self._parts(left_s)))
 
     async def _see(self, part: Part, left_s: LeftS) -> Seen:
-        manifest = await part.read(left_s)
+        manifest = await self._read(part, left_s)
         return Seen(part=part, manifest=manifest, adapters=await self._adapters(part, manifest, left_s))
 
     async def _adapters(
         self, part: Part, manifest: Manifest, left_s: LeftS
-    ) -> dict[Role, tuple[KubeObject, Manifest]]:
-        with _naming(part.object.location):
+    ) -> dict[Role, tuple[Location, Manifest]]:
+        with _naming(part.place):
             named = part.target.adapters(manifest)
-        namespace = part.object.location.namespace
-        objects = {
-            role: KubeObject(Location(resource=DYNAMO_ADAPTER, namespace=namespace, name=name), self._api)
-            for role, name in named.items()
-        }
-        read = await asyncio.gather(*(adapter.get(left_s()) for adapter in objects.values()))
-        return {role: (objects[role], found) for role, found in zip(objects, read, strict=True)}
+        namespace = part.place.namespace
+        places = [
+            Location(resource=DYNAMO_ADAPTER, namespace=namespace, name=name) for name in named.values()
+        ]
+        read = await asyncio.gather(*(self._api.one("GET", each, timeout_s=left_s()) for each in places))
+        return dict(zip(named, zip(places, read, strict=True), strict=True))
 
     async def _patched(self, part: Part, targets: Mapping[Role, int], left_s: LeftS) -> Action:
-        where = str(part.object.location)
+        where = str(part.place)
         for attempt in range(ATTEMPTS):
             seen = await self._see(part, left_s)
             try:
@@ -241,7 +239,7 @@ class KubernetesConnector:
                 continue
             if not versions:
                 return Action(status="unchanged", detail={"object": where})
-            with _naming(part.object.location):
+            with _naming(part.place):
                 roles = part.target.places(seen.manifest)
             replicas = {role.value: count for role, count in targets.items() if role in roles}
             version = ", ".join(versions)
@@ -252,16 +250,25 @@ class KubernetesConnector:
     async def _send(self, seen: Seen, targets: Mapping[Role, int], left_s: LeftS) -> list[str]:
         """Patch the object and its adapters as far as they differ; the new resource versions."""
         part, versions = seen.part, []
-        with _naming(part.object.location):
+        with _naming(part.place):
             own = {role: count for role, count in targets.items() if role not in seen.adapters}
             spec = part.target.patch(seen.manifest, own)
         if spec is not None:
-            versions.append(await _merge(part.object, seen.manifest, spec, left_s, scale=part.scale))
+            versions.append(await self._merge(part.place, seen.manifest, spec, left_s, scale=part.scale))
         for role, (adapter, manifest) in seen.adapters.items():
             count = targets.get(role)
             if count is not None and mapping(manifest.get("spec")).get("replicas") != count:
-                versions.append(await _merge(adapter, manifest, {"replicas": count}, left_s, scale=True))
+                versions.append(await self._merge(adapter, manifest, {"replicas": count}, left_s, scale=True))
         return versions
+
+    async def _merge(
+        self, place: Location, manifest: Manifest, spec: Mapping[str, Any], left_s: LeftS, *, scale: bool
+    ) -> str:
+        """Merge `spec` into the object; its new resource version. Conflict if it is not the one read."""
+        version = mapping(manifest.get("metadata")).get("resourceVersion")
+        body = {"metadata": {"resourceVersion": version}, "spec": spec}
+        answer = await self._api.one("PATCH", place, timeout_s=left_s(), scale=scale, body=body)
+        return str(mapping(answer.get("metadata")).get("resourceVersion", ""))
 
     async def _parts(self, left_s: LeftS) -> Sequence[Part]:
         """The objects, looked for until they are found once."""
@@ -275,7 +282,7 @@ class KubernetesConnector:
                     if self._settings.target == "dynamo"
                     else RayServiceApplication(self._roles, self._model, self._application)
                 )
-                self._found = [Part(object=KubeObject(location, self._api), target=target)]
+                self._found = [Part(place=location, target=target)]
         return self._found
 
     async def _scaled(self, role: Role, left_s: LeftS) -> Part:
@@ -289,7 +296,7 @@ class KubernetesConnector:
         except Refused as error:
             raise Refused(f"{place}: {error}") from error
         target = ScaledObject(role, self._model, tells_ready=location.resource.kind in SCALABLE)
-        return Part(object=KubeObject(location, self._api), target=target, scale=True, indirect=indirect)
+        return Part(place=location, target=target, scale=True, indirect=indirect)
 
     def _where(self) -> str:
         if self._settings.target == "scale":
@@ -306,17 +313,6 @@ class KubernetesConnector:
                 yield lambda: max(end_s - time.monotonic(), 1e-3)
         except TimeoutError as error:
             raise Unreachable(f"{where}: no answer within {self._timeout_s:g} s") from error
-
-
-async def _merge(
-    found: KubeObject, manifest: Manifest, spec: Mapping[str, Any], left_s: LeftS, *, scale: bool
-) -> str:
-    # The server takes the patch only if the object is still the one that was read.
-    version = mapping(manifest.get("metadata")).get("resourceVersion")
-    answer = await found.patch(
-        {"metadata": {"resourceVersion": version}, "spec": spec}, left_s(), scale=scale
-    )
-    return str(mapping(answer.get("metadata")).get("resourceVersion", ""))
 
 
 def _together(actions: Sequence[Action]) -> Action:

@@ -27,13 +27,13 @@ from actors.connectors.kube_api import (
     Conflict,
     Forbidden,
     KubeApi,
+    Location,
     Manifest,
     Missing,
     Resource,
     mapping,
     number,
 )
-from actors.connectors.kube_object import Location
 from actors.connectors.protocol import Editor
 from actors.store import InternalKvStore
 
@@ -130,6 +130,7 @@ class Claim:
 
     async def _held(self, place: Location, left_s: LeftS, *, take: bool) -> str:
         name = f"headway-{place.resource.kind}-{place.name}".lower()
+        kept = Location(resource=LEASE, namespace=place.namespace, name=name)
         own, now = self._identity, datetime.now(UTC)
         spec = {
             "holderIdentity": own,
@@ -137,7 +138,7 @@ class Claim:
             "leaseDurationSeconds": LEASE_S,
         }
         try:
-            lease = await self._api.one("GET", LEASE, place.namespace, name, timeout_s=left_s())
+            lease = await self._api.one("GET", kept, timeout_s=left_s())
         except Missing:
             if take:
                 body = {
@@ -146,7 +147,7 @@ class Claim:
                     "metadata": {"name": name},
                     "spec": spec,
                 }
-                await self._write("POST", place, name, body, left_s)
+                await self._write("POST", kept, body, left_s)
             return ""
         given = mapping(lease.get("spec"))
         holder, renewed_s = str(given.get("holderIdentity") or ""), _unix(given.get("renewTime")) or 0.0
@@ -156,17 +157,15 @@ class Claim:
         if take:
             version = mapping(lease.get("metadata")).get("resourceVersion")
             body = {"metadata": {"resourceVersion": version}, "spec": spec}
-            await self._write("PATCH", place, name, body, left_s)
+            await self._write("PATCH", kept, body, left_s)
         return ""
 
-    async def _write(
-        self, method: str, place: Location, name: str, body: Mapping[str, Any], left_s: LeftS
-    ) -> None:
+    async def _write(self, method: str, lease: Location, body: Mapping[str, Any], left_s: LeftS) -> None:
         try:
-            await self._api.one(method, LEASE, place.namespace, name, timeout_s=left_s(), body=body)
+            await self._api.one(method, lease, timeout_s=left_s(), body=body)
         except Conflict:
             # Somebody was faster; the next look shows who.
-            logger.info("the Lease %s changed while it was being written", name)
+            logger.info("the Lease %s changed while it was being written", lease.name)
 
 
 def identity(application: str) -> str:
