@@ -19,11 +19,11 @@ from headway.config import ConfigError, HeadwayConfig
 from headway.engine.kinds import engine_kind
 from headway.planning import Role
 from serve_apps.arguments import Topology, read_arguments
+from serve_apps.compat_serve import HeadwayRouter
 from serve_apps.control_plane import DRAINING_MARGIN_S, MOST_ONGOING, ControlPlane, deployment
 from serve_apps.deployments import Decode, EngineFactory, EngineReplica, Mixed, Prefill
 from serve_apps.engines import make_engine
 from serve_apps.gateway_host import Gateway
-from serve_apps.request_router import HeadwayRouter
 from serve_apps.tracing.export import check_tracing
 
 ENGINES: Mapping[Role, type[EngineReplica]] = {Role.PREFILL: Prefill, Role.DECODE: Decode, Role.MIXED: Mixed}

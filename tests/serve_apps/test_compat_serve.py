@@ -1,4 +1,4 @@
-"""The private interfaces of Ray Serve that `compat_serve` and `request_router` use are there: by name."""
+"""The private interfaces of Ray Serve that `compat_serve` uses are there: by name."""
 
 import inspect
 from dataclasses import fields
@@ -9,8 +9,7 @@ from ray.serve._private.handle_options import InitHandleOptions
 from ray.serve._private.request_router import request_router as serve_router
 from ray.serve.handle import DeploymentHandle, DeploymentResponse, _DeploymentResponseBase
 
-from serve_apps.compat_serve import LEAN
-from serve_apps.request_router import HeadwayRouter
+from serve_apps.compat_serve import LEAN, HeadwayRouter
 
 
 def test_a_handle_runs_its_router_on_the_callers_loop():
@@ -34,7 +33,7 @@ def test_a_call_that_was_taken_can_be_cancelled():
 @pytest.mark.parametrize("name", ["_choose_replica_for_request", "_probe_queue_lens"])
 def test_a_router_chooses_in_place_of_serves(name):
     theirs = getattr(serve_router.RequestRouter, name, None)
-    assert theirs is not None, f"RequestRouter.{name} is gone: request_router"
+    assert theirs is not None, f"RequestRouter.{name} is gone: compat_serve"
     ours = inspect.signature(getattr(HeadwayRouter, name)).parameters
     assert list(ours) == list(inspect.signature(theirs).parameters), f"RequestRouter.{name} takes others"
 
@@ -42,6 +41,6 @@ def test_a_router_chooses_in_place_of_serves(name):
 def test_a_router_sees_replicas_and_the_name_that_a_caller_gives():
     source = inspect.getsource(serve_router)
     for name in ("self._deployment_id", "self._replicas", "def _event_loop("):
-        assert name in source, f"{name} is gone: request_router"
+        assert name in source, f"{name} is gone: compat_serve"
     names = {field.name for field in fields(RequestMetadata)}
-    assert {"session_id", "internal_request_id"} <= names, "RequestMetadata has changed: request_router"
+    assert {"session_id", "internal_request_id"} <= names, "RequestMetadata has changed: compat_serve"
