@@ -1,8 +1,8 @@
 """`python -m benchmarks [NAME ...] [--data DIR]`: run the benchmarks and print their figures.
 
 `policies`, `mismatch` and `advice` take hours, `routings` half of one, and run only when they are named.
-So do `size` and `embedded_profiles`, which measure no speed, `gateway`, which wants its peers, `kv_events`,
-which wants vLLM, and `attacks`, which takes a quarter of an hour and wants a machine to itself.
+So do `size` and `embedded_profiles`, which measure no speed, `gateway`, which wants its peers, and
+`kv_events`, which wants vLLM.
 """
 
 import argparse
@@ -10,7 +10,6 @@ import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from importlib.util import find_spec
 
 from headway_cli.errors import is_wrong_input
 
@@ -20,22 +19,20 @@ BENCHMARKS: Mapping[str, str] = {
     "decisions": "CPU time of a decision of headway, by past and deployments (minutes)",
     "mismatch": "plans for engines of other speeds than profiled, corrected and not (an hour; --quick: less)",
     "advice": "savings that a dry run forecasts against those really made (an hour; --quick: minutes)",
-    "advice_live": "the same on a live fleet of simulated engines (8 minutes, two Rays; --quick: simulated)",
+    "advice_live": "the same on a live fleet of simulated engines (8 minutes, two Rays)",
     "routing": "cost of a routing decision and of a request's events",
     "routings": "goodput, tails and prefix hits of routings on unlike loads (half an hour; --only: some)",
     "size": "lines, files, import circles; files that a tick and a request cross (--journeys: minutes)",
     "kv_events": "the router's idea of vLLM's prefix cache, by KV events and estimated (minutes; with vLLM)",
     "simulator": "simulated requests per second, memory, cold start",
     "gateway": "CPU per request beside Serve's default path, HAProxy, Rust routers (minutes, a Ray)",
-    "attacks": "a well-behaved client beside hostile ones: TTFT, /ready, what is left over (minutes)",
 }
 
 OPTIONS: Mapping[str, Sequence[str]] = {
     "policies": ("cells", "quick", "output", "workers", "report"),
     "mismatch": ("cells", "quick", "output", "workers"),
     "advice": ("cells", "quick", "output", "workers"),
-    "advice_live": ("output", "quick"),
-    "attacks": ("cells",),
+    "advice_live": (),
     "routing": ("only",),
     "routings": ("only", "loads", "duration", "seeds", "routings", "learn", "json", "before", "workers"),
     "size": ("root", "journeys"),
@@ -58,16 +55,12 @@ def main(arguments: Sequence[str]) -> int:
     code = 0
     for name in chosen.names or [name for name in BENCHMARKS if name not in OPTIONS or name in ALWAYS]:
         print(f"\n== {name}: {BENCHMARKS[name]}", flush=True)
-        module = f"benchmarks.{name}"
-        if find_spec(module) is None:
-            print("not there yet")
-            continue
         if name in REPLAY_TRACES and (chosen.data is None or not (chosen.data / "traces").is_dir()):
             print("needs traces and profiles: --data DIR")
             continue
         options = {key: getattr(chosen, key) for key in OPTIONS.get(name, ()) if getattr(chosen, key)}
         try:
-            code = max(code, int(import_module(module).main(chosen.data, **options)))
+            code = max(code, int(import_module(f"benchmarks.{name}").main(chosen.data, **options)))
         except Exception as error:
             if not is_wrong_input(error):
                 raise
@@ -81,11 +74,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     listed = ", ".join(f"{name} ({what})" for name, what in BENCHMARKS.items())
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{listed}; all by default")
     parser.add_argument("--data", type=pathlib.Path, help="directory with traces/ and profiles/")
-    policies = parser.add_argument_group("policies, mismatch, advice, attacks")
+    policies = parser.add_argument_group("policies, mismatch, advice")
     policies.add_argument(
-        "--cells",
-        metavar="PATTERNS",
-        help="only cells of such names, as azure10_8b_*,r1_*; only these attacks",
+        "--cells", metavar="PATTERNS", help="only cells of such names, as azure10_8b_*,r1_*"
     )
     policies.add_argument("--quick", action="store_true", help="traces of an hour, no budgets")
     policies.add_argument(

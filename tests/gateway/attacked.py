@@ -1,7 +1,7 @@
 """A gateway as a process, to be attacked: its app on its HTTP server, over engines that cost nothing.
 
-`python -m benchmarks.attacked SECONDS` (the time that slow clients get) prints its port; GET /probe says what
-it holds.
+`python -m tests.gateway.attacked SECONDS` (the time that slow clients get) prints its port; GET /probe says
+what it holds.
 """
 
 import asyncio
@@ -9,10 +9,8 @@ import gc
 import json
 import os
 import sys
-import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from pathlib import Path
 
 import uvloop
 from starlette.requests import Request
@@ -31,7 +29,6 @@ FIRST_S, NEXT_S = 0.05, 0.01
 """Of every output: time to the first token and between chunks."""
 LONG_TOKENS, AT_ONCE = 1000, 500
 """Outputs of more than so many tokens come in chunks of so many: what fills buffers soon."""
-LOOK_S = 0.005
 
 
 class PacedBackend:
@@ -79,59 +76,35 @@ class PacedBackend:
         return ()
 
 
-class Probe:
-    """What the process holds, and since it was last asked the most that lay between two turns of the loop."""
-
-    def __init__(self, backend: PacedBackend) -> None:
-        self.app: GatewayApp | None = None
-        self._backend, self._stall_s, self._work_s = backend, 0.0, 0.0
-
-    async def watch(self) -> None:
-        """Look at the clocks for ever: the time, and that of the processor, which nobody else can take."""
-        while True:
-            before_s, worked_s = time.monotonic(), time.process_time()
-            await asyncio.sleep(LOOK_S)
-            self._stall_s = max(self._stall_s, time.monotonic() - before_s - LOOK_S)
-            self._work_s = max(self._work_s, time.process_time() - worked_s)
-
-    async def answer(self, _: Request) -> Response:
-        """All of it as JSON."""
-        assert self.app is not None
-        state, stalled = self.app.state, {"stall_s": self._stall_s, "work_s": self._work_s}
-        self._stall_s = self._work_s = 0.0
-        return JSONResponse(
-            {
-                "requests": state.traffic.requests,
-                "outputs": self._backend.open,
-                "body_bytes": state.bodies.held,
-                "tasks": len(asyncio.all_tasks()),
-                "fds": len(os.listdir("/proc/self/fd")),
-                "rss_mib": _rss_mib(),
-                "cpu_s": time.process_time(),
-                **stalled,
-            }
-        )
-
-
-def _rss_mib() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+def held(app: GatewayApp, backend: PacedBackend) -> Mapping[str, int]:
+    """What the process holds."""
+    return {
+        "requests": app.state.traffic.requests,
+        "outputs": backend.open,
+        "body_bytes": app.state.bodies.held,
+        "tasks": len(asyncio.all_tasks()),
+        "fds": len(os.listdir("/proc/self/fd")),
+    }
 
 
 async def serve(config: HeadwayConfig, limit_s: float) -> None:
     """Until the process is ended; clients that keep it waiting have `limit_s`."""
     backend = PacedBackend()
-    probe = Probe(backend)
-    probe.app = make_app(config, backend, [Route("/probe", probe.answer)])
-    probe.app.state.bodies.within_s = limit_s
+
+    async def probe(_: Request) -> Response:
+        return JSONResponse(held(app, backend))
+
+    app = make_app(config, backend, [Route("/probe", probe)])
+    app.state.bodies.within_s = limit_s
     limits = Limits(headers_within_s=limit_s, taken_within_s=limit_s)
-    server = HttpServer(probe.app, "127.0.0.1", 0, limits=limits)
+    server = HttpServer(app, "127.0.0.1", 0, limits=limits)
     await server.start()
     # As Serve does with its replicas (`builders.LEAN_REPLICA`): a full collection takes 0.2 s otherwise.
     gc.collect()
     gc.freeze()
-    print(json.dumps({"port": server.port}), flush=True)
-    await probe.watch()
+    sys.stdout.write(json.dumps({"port": server.port}) + "\n")
+    sys.stdout.flush()
+    await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What hostile and broken clients do to a gateway, each attack by its name.
 
-Run as a process of its own: `python -m benchmarks.attackers NAME PORT SECONDS` prints the answers as JSON.
+Run as a process of its own: `python -m tests.gateway.attackers NAME PORT SECONDS` prints the answers as JSON.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import socket
 import struct
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +19,9 @@ CHAT = "/v1/chat/completions"
 CLOSED = "closed"
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER that closes with a reset."""
+
+One = Callable[[int], Awaitable[str]]
+"""One attacker on a port: what it was answered."""
 
 
 class Connection:
@@ -109,10 +112,15 @@ def large_prompt_body() -> bytes:
     return json.dumps({"model": "m", "prompt": "Why is the sky blue? " * 714_000}).encode()
 
 
-async def _answered(port: int, request: bytes) -> str:
-    with await connected(port) as connection:
-        await connection.send(request)
-        return await connection.status()
+def asks(request: Callable[[], bytes]) -> One:
+    """One whole request, made when the attack begins, and its status."""
+
+    async def one(port: int) -> str:
+        with await connected(port) as connection:
+            await connection.send(request())
+            return await connection.status()
+
+    return one
 
 
 async def slow_headers(port: int) -> str:
@@ -129,36 +137,16 @@ async def slow_headers(port: int) -> str:
             ended.cancel()
 
 
-async def endless_headers(port: int) -> str:
-    """A head that goes on and on."""
-    with await connected(port) as connection:
-        await connection.send(head(CHAT)[:-2])
-        while True:
-            await connection.send(b"x-more: and-more\r\n" * 4096)
+def floods(first: bytes, more: bytes) -> One:
+    """`first`, and then `more` of it without end, also when it has been refused."""
 
+    async def one(port: int) -> str:
+        with await connected(port) as connection:
+            await connection.send(first)
+            while True:
+                await connection.send(more)
 
-async def tiny_chunks(port: int) -> str:
-    """A chunked body of chunks of a byte."""
-    with await connected(port) as connection:
-        await connection.send(head(CHAT, "transfer-encoding: chunked"))
-        while True:
-            await connection.send(b"1\r\nx\r\n" * 8192)
-
-
-async def endless_trailers(port: int) -> str:
-    """A chunked body whose trailers go on and on."""
-    with await connected(port) as connection:
-        await connection.send(head(CHAT, "transfer-encoding: chunked") + b"1\r\n{\r\n0\r\n")
-        while True:
-            await connection.send(b"x-more: and-more\r\n" * 4096)
-
-
-async def endless_chunks(port: int) -> str:
-    """A chunked body that goes on and on, also when it has been refused."""
-    with await connected(port) as connection:
-        await connection.send(head(CHAT, "transfer-encoding: chunked"))
-        while True:
-            await connection.send(b"8000\r\n" + b"x" * 0x8000 + b"\r\n")
+    return one
 
 
 async def drips(port: int) -> str:
@@ -186,42 +174,17 @@ async def unread_answers(port: int) -> str:
         return await connection.reset_by_peer()
 
 
-async def disconnects(port: int) -> str:
-    """A request that is left before its first token; 1,000 a minute."""
-    with await connected(port) as connection:
-        await connection.send(completion(1000))
-        await asyncio.sleep(0.06)
-        connection.reset()
-    return CLOSED
+def leaves(request: bytes) -> One:
+    """`request`, left before its first token; 1,000 a minute."""
 
+    async def one(port: int) -> str:
+        with await connected(port) as connection:
+            await connection.send(request)
+            await asyncio.sleep(0.06)
+            connection.reset()
+        return CLOSED
 
-async def disconnects_pipelined(port: int) -> str:
-    """The same with a second request behind it."""
-    with await connected(port) as connection:
-        await connection.send(completion(1000) * 2)
-        await asyncio.sleep(0.06)
-        connection.reset()
-    return CLOSED
-
-
-async def many_messages(port: int) -> str:
-    """A body of 14 MB with 400,000 messages."""
-    return await _answered(port, whole(CHAT, many_messages_body()))
-
-
-async def many_objects(port: int) -> str:
-    """15 MB of empty objects."""
-    return await _answered(port, whole(COMPLETIONS, many_values_body(b"{}")))
-
-
-async def many_numbers(port: int) -> str:
-    """15 MB of token ids."""
-    return await _answered(port, whole(COMPLETIONS, many_values_body(b"1")))
-
-
-async def large_prompts(port: int) -> str:
-    """A prompt of 15 MB."""
-    return await _answered(port, whole(COMPLETIONS, large_prompt_body()))
+    return one
 
 
 async def held_bodies(port: int) -> str:
@@ -230,16 +193,6 @@ async def held_bodies(port: int) -> str:
         body = large_prompt_body()
         await connection.send(head(COMPLETIONS, f"content-length: {len(body)}") + body[:-1])
         return await connection.status()
-
-
-async def deep_json(port: int) -> str:
-    """Arrays in arrays, 10 MB of them."""
-    return await _answered(port, whole(CHAT, b'{"model":"m","messages":' + b"[" * 10_000_000))
-
-
-async def many_stops(port: int) -> str:
-    """A thousand stop strings."""
-    return await _answered(port, completion(16, stop=[f"stop {number}" for number in range(1000)]))
 
 
 async def pipelining(port: int) -> str:
@@ -262,48 +215,42 @@ async def pipelined_unread(port: int) -> str:
             await connection.send(head("/health", method="GET") * 2000)
 
 
-async def metrics(port: int) -> str:
-    """The page of metrics, again and again."""
-    return await _answered(port, head("/metrics", method="GET"))
-
-
-async def idle(port: int) -> str:
-    """A connection that says nothing."""
-    with await connected(port) as connection:
-        return await connection.status()
-
-
 @dataclass(frozen=True, slots=True)
 class Attack:
     """So many attackers at once, each of whom begins anew when it is let go."""
 
     attackers: int
-    one: Callable[[int], Awaitable[str]]
+    one: One
 
+
+MORE_HEADERS = b"x-more: and-more\r\n" * 4096
+CHUNKED = head(CHAT, "transfer-encoding: chunked")
+MANY_MESSAGES = asks(lambda: whole(CHAT, many_messages_body()))
+STOPS = [f"stop {number}" for number in range(1000)]
 
 ATTACKS: Mapping[str, Attack] = {
     "slow_headers": Attack(500, slow_headers),
-    "idle": Attack(500, idle),
-    "endless_headers": Attack(20, endless_headers),
+    "idle": Attack(500, asks(bytes)),
+    "endless_headers": Attack(20, floods(head(CHAT)[:-2], MORE_HEADERS)),
     "unread_streams": Attack(200, unread_streams),
     "unread_answers": Attack(20, unread_answers),
-    "disconnects": Attack(1, disconnects),
-    "disconnects_pipelined": Attack(1, disconnects_pipelined),
-    "many_messages_10": Attack(10, many_messages),
-    "many_messages_20": Attack(20, many_messages),
-    "many_objects": Attack(10, many_objects),
-    "many_numbers": Attack(10, many_numbers),
-    "large_prompts": Attack(10, large_prompts),
+    "disconnects": Attack(1, leaves(completion(1000))),
+    "disconnects_pipelined": Attack(1, leaves(completion(1000) * 2)),
+    "many_messages_10": Attack(10, MANY_MESSAGES),
+    "many_messages_20": Attack(20, MANY_MESSAGES),
+    "many_objects": Attack(10, asks(lambda: whole(COMPLETIONS, many_values_body(b"{}")))),
+    "many_numbers": Attack(10, asks(lambda: whole(COMPLETIONS, many_values_body(b"1")))),
+    "large_prompts": Attack(10, asks(lambda: whole(COMPLETIONS, large_prompt_body()))),
     "held_bodies": Attack(200, held_bodies),
     "drips": Attack(200, drips),
-    "endless_chunks": Attack(20, endless_chunks),
-    "tiny_chunks": Attack(20, tiny_chunks),
-    "endless_trailers": Attack(20, endless_trailers),
-    "deep_json": Attack(10, deep_json),
-    "many_stops": Attack(20, many_stops),
+    "endless_chunks": Attack(20, floods(CHUNKED, b"8000\r\n" + b"x" * 0x8000 + b"\r\n")),
+    "tiny_chunks": Attack(20, floods(CHUNKED, b"1\r\nx\r\n" * 8192)),
+    "endless_trailers": Attack(20, floods(CHUNKED + b"1\r\n{\r\n0\r\n", MORE_HEADERS)),
+    "deep_json": Attack(10, asks(lambda: whole(CHAT, b'{"model":"m","messages":' + b"[" * 10_000_000))),
+    "many_stops": Attack(20, asks(lambda: completion(16, stop=STOPS))),
     "pipelining": Attack(20, pipelining),
     "pipelined_unread": Attack(20, pipelined_unread),
-    "metrics": Attack(50, metrics),
+    "metrics": Attack(50, asks(lambda: head("/metrics", method="GET"))),
 }
 
 
@@ -318,7 +265,7 @@ async def attack(name: str, port: int, seconds: float) -> Counter[str]:
     return answers
 
 
-async def _again_and_again(one: Callable[[int], Awaitable[str]], port: int, answers: Counter[str]) -> None:
+async def _again_and_again(one: One, port: int, answers: Counter[str]) -> None:
     while True:
         try:
             answers[await one(port)] += 1
@@ -328,11 +275,6 @@ async def _again_and_again(one: Callable[[int], Awaitable[str]], port: int, answ
             await asyncio.sleep(0.1)
 
 
-def main(arguments: Sequence[str]) -> int:
-    name, port, seconds = arguments
-    print(json.dumps(asyncio.run(attack(name, int(port), float(seconds)))))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    chosen, port, seconds = sys.argv[1:]
+    sys.stdout.write(json.dumps(asyncio.run(attack(chosen, int(port), float(seconds)))))
