@@ -5,10 +5,9 @@
 
 Each policy has one safety setting, which is swept to the cheapest run that holds 99 %: cell by cell, and for
 all cells at once. Compared are `headway`, `reference` (the better of two intervals), `threshold` (default and
-tuned), the SLO-ratio law of KEDA set-ups, the best fixed fleet in hindsight, a clairvoyant plan, and the
-fluid bound. Results lie in the output directory as they come, and no run is made twice; remove a policy's
-folder there to measure it anew. `report.md` and `pareto.svg` are written at the end; `--report` writes them
-from what lies there, run to the end or not.
+tuned), the best fixed fleet in hindsight, and the fluid bound. Results lie in the output directory as they
+come, and no run is made twice; remove a policy's folder there to measure it anew. `report.md` is written at
+the end; `--report` writes it from what lies there, run to the end or not.
 """
 
 import os
@@ -28,10 +27,9 @@ def main(
 ) -> int:
     """Run what is missing, print the report."""
     from benchmarks.policies.cells import cells as matching
-    from benchmarks.policies.contenders import there
+    from benchmarks.policies.contenders import CONTENDERS
     from benchmarks.policies.grid import run_grid
     from benchmarks.policies.jobs import Place
-    from benchmarks.policies.plot import pareto_svg
     from benchmarks.policies.report import markdown
     from benchmarks.policies.results import gathered
 
@@ -40,15 +38,12 @@ def main(
         print(f"no cell is called {cells!r}")
         return 1
     place = Place(data=data.resolve(), output=output)
-    contenders = there()
     if not report:
         _compile()
-        run_grid(place, chosen, contenders, workers or os.cpu_count() or 1)
-    results = gathered(place, chosen, contenders)
+        run_grid(place, chosen, CONTENDERS, workers or os.cpu_count() or 1)
     output.mkdir(parents=True, exist_ok=True)
-    text = markdown(results)
+    text = markdown(gathered(place, chosen, CONTENDERS))
     (output / "report.md").write_text(text)
-    (output / "pareto.svg").write_text(pareto_svg(results))
     print(text)
     return 0
 

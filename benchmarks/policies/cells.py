@@ -2,7 +2,7 @@
 
 The SLOs are round figures near fixed multiples of what an idle engine gives: tight is about twice its mean
 ITL and a TTFT that nearly all prompts can meet, loose twice the tight ITL and three to four times its TTFT.
-The report shows the multiples and how many requests are attainable at all.
+The report shows how many requests are attainable at all.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -102,14 +102,10 @@ def bases(traces: Iterable[str] = TRACES) -> Iterator[Base]:
 
 def cells(patterns: str = "*", *, quick: bool = False) -> list[Cell]:
     """The cells whose name matches one of the patterns (by commas); quick: hours only, no budget."""
-    return [
-        cell
-        for cell in _all()
-        if any(fnmatchcase(cell.name, pattern.strip()) for pattern in patterns.split(","))
-        and not (quick and (cell.base.days or cell.budgeted))
+    every = [
+        Cell(base=base, delay_s=delay_s, budgeted=budgeted)
+        for base, delay_s, budgeted in product(bases(), DELAYS_S, (False, True))
+        if not (quick and (base.days or budgeted))
     ]
-
-
-def _all() -> Iterator[Cell]:
-    for base, delay_s, budgeted in product(bases(), DELAYS_S, (False, True)):
-        yield Cell(base=base, delay_s=delay_s, budgeted=budgeted)
+    wanted = [pattern.strip() for pattern in patterns.split(",")]
+    return [cell for cell in every if any(fnmatchcase(cell.name, pattern) for pattern in wanted)]

@@ -7,16 +7,13 @@ of a family's contenders the cheapest counts, so that `reference` stands at its 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from math import log
 from typing import Any
 
 from benchmarks.policies.loaded_base import Driver, LoadedBase, best_batch
 from benchmarks.policies.scaled_reference import ScaledReference
 from benchmarks.policies.search import Knobs, geometric
-from benchmarks.policies.slo_ratio import SloRatioPolicy
-from headway.planning import Policy, Role, known
-from headway.planning.baselines import TargetOngoing
+from headway.planning import Role
 from headway.planning.forecasting import make_forecaster
 
 FACTORS = geometric(0.35, 12.0, 1.15 ** (1 / 3))
@@ -24,21 +21,18 @@ LOSS_BUDGETS = geometric(0.2, 0.0002, 1.4)
 ONE_PERCENT = min(range(len(LOSS_BUDGETS)), key=lambda place: abs(log(LOSS_BUDGETS[place] / 0.01)))
 """Position of the loss budget that an attainment of 99 % asks for."""
 
-SHARES = geometric(0.1, 0.0003, 1.5)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyInputs:
-    """Inputs of making a policy; `futures` is empty for all but the clairvoyant."""
+    """Inputs of making a policy."""
 
     loaded: LoadedBase
     delay_s: float
     budget: int | None
-    futures: Sequence[Any] = ()
 
 
-Make = Callable[[PolicyInputs, Sequence[float], int], Driver]
-"""Inputs, the knobs' values and the number of a rotation → what plans it."""
+Make = Callable[[PolicyInputs, Sequence[float]], Driver]
+"""Inputs and the knobs' values → what plans."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +61,7 @@ class Contender:
 
 
 def _reference(interval_s: int) -> Make:
-    def make(inputs: PolicyInputs, values: Sequence[float], turn: int) -> Driver:
-        del turn
+    def make(inputs: PolicyInputs, values: Sequence[float]) -> Driver:
         overrides = {"planner.policy": "reference", "planner.adjustment_interval_s": interval_s}
         plan = inputs.loaded.plan(overrides, inputs.budget)
         factors = {Role.PREFILL: values[0], Role.DECODE: values[-1]}
@@ -79,8 +72,7 @@ def _reference(interval_s: int) -> Make:
 
 
 def _threshold(delays_s: tuple[float, float], targets: Callable[[LoadedBase], Mapping[str, float]]) -> Make:
-    def make(inputs: PolicyInputs, values: Sequence[float], turn: int) -> Driver:
-        del turn
+    def make(inputs: PolicyInputs, values: Sequence[float]) -> Driver:
         overrides: dict[str, Any] = {
             "planner.policy": "threshold",
             "planner.threshold.upscale_delay_s": delays_s[0],
@@ -106,13 +98,8 @@ def _profiled_targets(loaded: LoadedBase) -> Mapping[str, float]:
     return {"prefill": TargetOngoing().prefill, "decode": batch}
 
 
-def _slo_ratio(inputs: PolicyInputs, values: Sequence[float], turn: int) -> Driver:
-    del turn
-    return SloRatioPolicy(inputs.loaded.plan({}, inputs.budget).settings, values[0]), None
-
-
-def headway(inputs: PolicyInputs, values: Sequence[float], overrides: Mapping[str, Any]) -> Policy:
-    """The policy at a loss budget, with further settings.
+def _headway(inputs: PolicyInputs, values: Sequence[float]) -> Driver:
+    """The policy at a loss budget.
 
     It begins with the start-up delay that it will see: the first fleet's own starts have shown it.
     """
@@ -120,45 +107,23 @@ def headway(inputs: PolicyInputs, values: Sequence[float], overrides: Mapping[st
         "planner.policy": "headway",
         "planner.headway.loss_budget": values[0],
         "planner.headway.lead_s": inputs.delay_s,
-        **overrides,
     }
-    return inputs.loaded.plan(own, inputs.budget).policy
-
-
-def _headway(inputs: PolicyInputs, values: Sequence[float], turn: int) -> Driver:
-    del turn
-    return headway(inputs, values, {}), None
-
-
-def _clairvoyant(inputs: PolicyInputs, values: Sequence[float], turn: int) -> Driver:
-    from benchmarks.policies.clairvoyant import clairvoyant
-
-    settings = inputs.loaded.plan({}, inputs.budget).settings
-    return clairvoyant(settings, inputs.futures[turn], values[0], inputs.delay_s), None
+    return inputs.loaded.plan(own, inputs.budget).policy, None
 
 
 CONTENDERS: Sequence[Contender] = (
     Contender(name="headway", family="headway", knobs=1, grid=LOSS_BUDGETS, make=_headway, first=ONE_PERCENT),
     *(
         Contender(
-            name=f"reference-{interval_s}s",
+            name=f"reference-{interval_s}s{'-apart' if apart else ''}",
             family="reference",
-            knobs=1,
+            knobs=2 if apart else 1,
             grid=FACTORS,
             make=_reference(interval_s),
-            everywhere=False,
+            each=not apart,
+            everywhere=apart,
         )
-        for interval_s in (60, 180)
-    ),
-    *(
-        Contender(
-            name=f"reference-{interval_s}s-apart",
-            family="reference",
-            knobs=2,
-            grid=FACTORS,
-            make=_reference(interval_s),
-            each=False,
-        )
+        for apart in (False, True)
         for interval_s in (60, 180)
     ),
     Contender(
@@ -175,16 +140,4 @@ CONTENDERS: Sequence[Contender] = (
         grid=FACTORS,
         make=_threshold((0.0, 300.0), _profiled_targets),
     ),
-    Contender(name="slo-ratio", family="slo-ratio", knobs=1, grid=FACTORS, make=_slo_ratio),
-    Contender(
-        name="clairvoyant", family="clairvoyant", knobs=1, grid=SHARES, make=_clairvoyant, everywhere=False
-    ),
 )
-
-
-def there() -> list[Contender]:
-    """The contenders whose policy exists in this version."""
-    absent = {"headway"} - set(known())
-    if find_spec("headway.planning.replay") is None:
-        absent.add("clairvoyant")
-    return [contender for contender in CONTENDERS if contender.family not in absent]

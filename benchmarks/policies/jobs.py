@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 
 from benchmarks.policies.cells import Base, Cell
 from benchmarks.policies.contenders import CONTENDERS, Contender, PolicyInputs
-from benchmarks.policies.loaded_base import Driver, Figures, LoadedBase, gpus_of, load_base
+from benchmarks.policies.loaded_base import Figures, LoadedBase, gpus_of, load_base
 from benchmarks.policies.run_files import BaseFacts, RunFile
 from benchmarks.policies.search import Fleet, Knobs, cheapest_fleet, least
 
@@ -49,12 +49,9 @@ class BaseJob:
             return
         loaded = load_base(self.place.data, self.base)
         static = _best_static(loaded, RunFile(self.place.output / "static" / f"{self.base.name}.json"))
-        reaches = loaded.reaches
         BaseFacts(
-            requests=sum(known.requests for known in reaches),
+            requests=sum(known.requests for known in loaded.reaches),
             attainable=loaded.attainable,
-            idle_ttft_s=reaches[0].best_ttft_s,
-            idle_itl_s=reaches[0].best_itl_s,
             gpus=gpus_of(loaded.plan({}).settings),
             initial=tuple(_first_fleets(loaded)),
             static=static[0] if static else None,
@@ -65,7 +62,7 @@ class BaseJob:
 def _static(loaded: LoadedBase, fleet: Fleet) -> Figures:
     prefill, decode = fleet
     plan = loaded.plan({"planner.static.prefill": prefill, "planner.static.decode": decode})
-    return loaded.measure(lambda turn: (plan.policy, None), [fleet] * len(loaded.rotations))
+    return loaded.measure(lambda: (plan.policy, None), [fleet] * len(loaded.rotations))
 
 
 def _best_static(loaded: LoadedBase, run_file: RunFile) -> tuple[Fleet, Figures] | None:
@@ -147,44 +144,6 @@ class CellJob:
         facts = BaseFacts.load(self.place.facts(base))
         loaded = replace(load_base(self.place.data, base), most=facts.most)
         budget = facts.budget if self.cell.budgeted else None
-        inputs = PolicyInputs(
-            loaded=loaded,
-            delay_s=self.cell.delay_s,
-            budget=budget,
-            futures=_futures(self.place, base) if contender.family == "clairvoyant" else (),
-        )
-
-        def drive(turn: int) -> Driver:
-            return contender.make(inputs, contender.values(knobs), turn)
-
+        inputs = PolicyInputs(loaded=loaded, delay_s=self.cell.delay_s, budget=budget)
+        drive = partial(contender.make, inputs, contender.values(knobs))
         return loaded.measure(drive, facts.initial, self.cell.delay_s, budget)
-
-
-@lru_cache(maxsize=1)
-def _futures(place: Place, base: Base) -> Sequence[object]:
-    from benchmarks.policies.clairvoyant import futures
-
-    return futures(load_base(place.data, base), place.output)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FutureJob:
-    """Make the loss curves that the clairvoyant plan of a base reads."""
-
-    place: Place
-    base: Base
-
-    @property
-    def name(self) -> str:
-        return f"future {self.base.name}"
-
-    def run(self) -> None:
-        _futures(self.place, self.base)
-
-
-Job = BaseJob | FutureJob | CellJob
-
-
-def execute(job: Job) -> Leasts | None:
-    """In a process of the pool."""
-    return job.run()

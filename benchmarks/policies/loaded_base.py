@@ -5,7 +5,7 @@ over the rotations; cost is the mean GPU-hours of a rotation.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, isfinite
 from pathlib import Path
@@ -53,9 +53,6 @@ class Figures:
         """From JSON."""
         return cls(**{**document, "spread": tuple(tuple(pair) for pair in document["spread"])})
 
-    def document(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedBase:
@@ -97,7 +94,7 @@ class LoadedBase:
 
     def measure(
         self,
-        drive: Callable[[int], Driver],
+        drive: Callable[[], Driver],
         initial: Sequence[Fleet],
         delay_s: float = 0.0,
         budget: int | None = None,
@@ -106,7 +103,7 @@ class LoadedBase:
         plan = self.plan({}, budget)
         runs = []
         for turn, rotation in enumerate(self.rotations):
-            policy, forecaster = drive(turn)
+            policy, forecaster = drive()
             scenario = _scenario(plan, initial[turn], delay_s)
             result = simulate(scenario, rotation, policy, forecaster)
             moved = sum(result.direction_reversals.values()) / len(scenario.pools)

@@ -1,14 +1,12 @@
 """The benchmark's tables, in Markdown."""
 
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 
-from benchmarks.policies.asked import HEAD, asked_rows, delay_rows
-from benchmarks.policies.cells import Cell
-from benchmarks.policies.contenders import CONTENDERS
+from benchmarks.policies.cells import DELAYS_S, Cell
 from benchmarks.policies.loaded_base import GOAL
-from benchmarks.policies.results import Results
+from benchmarks.policies.results import Best, Ratio, Results, ratio
 from benchmarks.policies.run_files import BUDGET_FACTOR, MOST_FACTOR
-from benchmarks.policies.summary import Best, Bests, Ratio, against, bests, covered, one_setting, reversals
 
 INTRODUCTION = f"""\
 # Policies at equal attainment
@@ -20,20 +18,18 @@ budget, all pools together have {BUDGET_FACTOR:g} × the GPUs of the best static
 at most {MOST_FACTOR} × its replicas. Hours are pooled over rotations of the trace; differences below 5 % are
 noise.
 """
+NONE = "–"
 
 
 def markdown(results: Results) -> str:
     """The whole report."""
-    found = bests(results)
     parts = [
         INTRODUCTION,
-        *_covered(results),
-        *_asked(results, found),
+        *_unfinished(results),
         *_everywhere(results),
-        *_ratios(results, found),
-        *_reversals(found),
+        *_ratios(results),
         *_bases(results),
-        *_cells(results, found),
+        *_cells(results),
     ]
     return "\n".join(parts) + "\n"
 
@@ -44,121 +40,119 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def _covered(results: Results) -> Iterator[str]:
+def _unfinished(results: Results) -> Iterator[str]:
     """Sentences on missing results, if there are any."""
-    cells = covered(results)
-    absent = dict.fromkeys(each.family for each in CONTENDERS if each.family not in cells)
-    if absent:
-        yield f"Not in this run: {', '.join(absent)}.\n"
-    partly = {family: len(own) for family, own in cells.items() if len(own) < len(results.cells)}
+    counts = {family: len(results.covered(family)) for family in results.families}
+    partly = [f"{family} {count}" for family, count in counts.items() if count < len(results.cells)]
     if partly:
-        counts = ", ".join(f"{family} {count}" for family, count in partly.items())
-        yield f"Not finished: of {len(results.cells)} cells {counts}. Ratios cover cells that both have.\n"
+        yield (
+            f"Not finished: of {len(results.cells)} cells {', '.join(partly)}. Ratios cover cells that both"
+            " have.\n"
+        )
     if results.missing:
         yield f"Without facts yet, and left out: {', '.join(base.name for base in results.missing)}.\n"
 
 
-def _asked(results: Results, found: Bests) -> Iterator[str]:
-    if not found.get("headway"):
-        return
-    yield "## Asked and measured\n"
-    yield table(HEAD, list(asked_rows(results, found)))
-    yield "By start-up delay: geometric mean of the ratios, the worst, and the number of cells.\n"
-    head = ["delay", "× reference", "× static", "× clairvoyant", "changes of direction"]
-    yield table(head, list(delay_rows(results, found)))
-
-
 def _everywhere(results: Results) -> Iterator[str]:
-    chosen = one_setting(results)
-    contenders = {contender.name: contender for contender in results.contenders}
-    reference = chosen["reference"][1].total if "reference" in chosen else None
-    rows = []
-    for family, (name, entry) in chosen.items():
-        if entry.total is None or entry.knobs is None:
-            rows.append(
-                [family, name, "none of those run", f"each alone: {entry.holds} of {entry.cells}", "–", "–"]
-            )
-            continue
-        values = contenders[name].values(entry.knobs)
-        share = f"{entry.total.gpu_hours / reference.gpu_hours:.2f}" if reference else "–"
-        total = f"{entry.total.gpu_hours:,.1f}"
-        rows.append([family, name, _setting(values), str(entry.cells), total, share])
     yield "## One setting everywhere\n"
     yield (
         "GPU-hours in all, at the cheapest single setting with which every cell holds the goal; the cells are"
         " those that `headway` and `reference` can hold at all.\n"
     )
+    reference = results.everywhere("reference")
+    contenders = {contender.name: contender for contender in results.contenders}
+    rows = []
+    for family in results.families:
+        one = results.everywhere(family)
+        if one is None:
+            continue
+        row = [family, one.contender, "none of those run", f"each alone: {one.holds} of {one.cells}"]
+        if one.knobs is None or one.gpu_hours is None:
+            rows.append([*row, NONE, NONE])
+            continue
+        setting = _setting(contenders[one.contender].values(one.knobs))
+        known = reference and reference.gpu_hours
+        share = f"{one.gpu_hours / known:.2f}" if known else NONE
+        rows.append([family, one.contender, setting, str(one.cells), f"{one.gpu_hours:,.1f}", share])
     yield table(["policy", "contender", "setting", "cells", "GPU-hours", "× reference"], rows)
 
 
-def _ratios(results: Results, found: Bests) -> Iterator[str]:
+def _ratios(results: Results) -> Iterator[str]:
     yield "## Each cell at its best setting\n"
-    yield "Geometric mean of the cost ratios, the worst ratio, and the number of cells that both hold.\n"
-    rows, cells = [], covered(results)
-    for family in found:
-        ratios = against(results, found, family)
-        held = f"{len(found[family])} of {len(cells[family])}"
-        rows.append([family, held, *(_ratio(each) for each in ratios.values())])
-        head = ["policy", "cells held", *(f"× {name}" for name in ratios)]
+    yield (
+        "Geometric mean of the cost ratios, the worst and where it is, and the number of cells that both"
+        " hold: of all start-up delays and of each. Changes of direction are mean and most, per hour and"
+        " pool. The fluid bound is the least GPU-hours imaginable: all work at the best throughput within"
+        " the targets, on GPUs that come in fractions.\n"
+    )
+    others = {
+        "reference": results.costs("reference") if "reference" in results.families else {},
+        "static, hours": results.static(days=False),
+        "static, days": results.static(days=True),
+        "fluid bound": results.fluid(),
+    }
+    rows = []
+    for family in results.families:
+        covered, found = results.covered(family), results.bests(family)
+        for delay_s in (None, *DELAYS_S):
+            near = {cell: best.figures for cell, best in found.items() if delay_s in {None, cell.delay_s}}
+            of = sum(delay_s in {None, cell.delay_s} for cell in covered)
+            own = {cell: run.gpu_hours for cell, run in near.items()}
+            moved = [run.reversals for run in near.values()]
+            ratios = [_ratio(ratio(own, other)) for other in others.values()]
+            delay = "all" if delay_s is None else f"{delay_s} s"
+            turned = f"{fmean(moved):.1f}, {max(moved):.1f}" if moved else NONE
+            rows.append([family, delay, f"{len(near)} of {of}", *ratios, turned])
+    head = ["policy", "delay", "cells held", *(f"× {name}" for name in others), "changes of direction"]
     yield table(head, rows)
-    for family in ("headway", "clairvoyant", "reference"):
-        for name, each in against(results, found, family).items() if found.get(family) else ():
-            if each and not name.startswith(family):
-                yield f"- worst of {family} × {name}: {each.worst:.2f} at {each.where}"
-    yield ""
 
 
 def _ratio(known: Ratio | None) -> str:
-    return f"{known.mean:.2f} (worst {known.worst:.2f}, {known.cells})" if known else "–"
-
-
-def _reversals(found: Bests) -> Iterator[str]:
-    yield "## Changes of direction, per hour and pool\n"
-    known = {family: reversals(of_family) for family, of_family in found.items()}
-    rows = [
-        [family, f"{moved[0]:.1f}", f"{moved[1]:.1f}", moved[2]] for family, moved in known.items() if moved
-    ]
-    yield table(["policy", "mean", "most", "where"], rows)
+    return f"{known.mean:.2f} (worst {known.worst:.2f} at {known.where}, {known.cells})" if known else NONE
 
 
 def _bases(results: Results) -> Iterator[str]:
     yield "## Traces and promises\n"
-    yield "Multiples are of the mean request's latency on an idle engine.\n"
     rows = []
     for base, facts in results.facts.items():
-        ttft_s, itl_s = base.slo_s
-        static = facts.static_figures
+        (ttft_s, itl_s), static = base.slo_s, facts.static_figures
         rows.append(
             [
                 base.name,
-                f"{ttft_s:g} s ({ttft_s / facts.idle_ttft_s:.1f} ×)",
-                f"{1e3 * itl_s:g} ms ({itl_s / facts.idle_itl_s:.1f} ×)",
+                f"{ttft_s:g} s",
+                f"{1e3 * itl_s:g} ms",
                 f"{facts.requests:,}",
                 f"{facts.attainable:,} ({facts.attainable / facts.requests:.2%})",
                 f"{facts.static[0]} + {facts.static[1]}" if facts.static else "none",
-                f"{static.gpu_hours:.1f}" if static else "–",
-                f"{static.fluid_gpu_hours:.1f}" if static else "–",
+                f"{static.gpu_hours:.1f}" if static else NONE,
+                f"{static.fluid_gpu_hours:.1f}" if static else NONE,
             ]
         )
     head = ["trace, profile, SLO", "TTFT", "ITL", "requests", "attainable"]
     yield table([*head, "best static fleet", "GPU-hours", "fluid bound"], rows)
 
 
-def _cells(results: Results, found: Bests) -> Iterator[str]:
+def _cells(results: Results) -> Iterator[str]:
     yield "## Cells\n"
     yield (
         "GPU-hours at the cheapest setting that holds; in brackets the setting, the least and most attainment"
         " of the rotations, and changes of direction per hour and pool. Where none holds, the best"
         " attainment.\n"
     )
+    found = {family: results.bests(family) for family in results.families}
+    covered = {family: set(results.covered(family)) for family in results.families}
+
+    def of(family: str, cell: Cell) -> str:
+        if cell not in covered[family]:
+            return "not finished"
+        best = found[family].get(cell)
+        return _best(best) if best else _missed(results, family, cell)
+
     rows = []
     for cell in results.cells:
         static = results.facts[cell.base].static_figures
-        own = [
-            _best(found[family][cell]) if cell in found[family] else _missed(results, family, cell)
-            for family in found
-        ]
-        rows.append([cell.name, f"{static.gpu_hours:.1f}" if static else "–", *own])
+        own = [of(family, cell) for family in found]
+        rows.append([cell.name, f"{static.gpu_hours:.1f}" if static else NONE, *own])
     yield table(["cell", "static", *found], rows)
 
 
@@ -166,15 +160,13 @@ def _best(best: Best) -> str:
     run = best.figures
     shares = [100 * share for share, _ in run.spread]
     spread = f"{min(shares):.1f}…{max(shares):.1f} %" if len(shares) > 1 else f"{shares[0]:.1f} %"
-    variant = best.contender.partition("-")[2] if best.contender != "slo-ratio" else ""
-    setting = f"{variant} {_setting(best.values)}".strip()
+    setting = f"{best.contender.partition('-')[2]} {_setting(best.values)}".strip()
     return f"{run.gpu_hours:.1f} ({setting}, {spread}, {run.reversals:.1f})"
 
 
 def _missed(results: Results, family: str, cell: Cell) -> str:
-    books = [results.books[each.name, cell] for each in results.contenders if each.family == family]
-    shares = [run.attainment for run_file in books for run in run_file.runs.values()]
-    return f"{max(shares):.1%}" if cell in covered(results)[family] else "not finished"
+    files = [results.runs[each.name, cell] for each in results.contenders if each.family == family]
+    return f"{max(run.attainment for run_file in files for run in run_file.runs.values()):.1%}"
 
 
 def _setting(values: Sequence[float]) -> str:

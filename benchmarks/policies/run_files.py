@@ -36,7 +36,7 @@ class RunFile:
         """From the file, or measured now."""
         if knobs not in self.runs:
             self.runs[knobs] = measure(knobs)
-            write(self._path, {_key(known): run.document() for known, run in sorted(self.runs.items())})
+            write(self._path, {_key(known): asdict(run) for known, run in sorted(self.runs.items())})
         return self.runs[knobs]
 
     def cheapest(self) -> tuple[Knobs, Figures] | None:
@@ -66,14 +66,11 @@ class BaseFacts:
     """Facts that hold for all cells of a base.
 
     `initial` is the first fleet of each rotation. `static` and `static_figures` are the cheapest fixed fleet
-    in hindsight and what it does; None where none holds the goal. `idle_ttft_s` and `idle_itl_s` are those of
-    the mean request.
+    in hindsight and what it does; None where none holds the goal.
     """
 
     requests: int
     attainable: int
-    idle_ttft_s: float
-    idle_itl_s: float
     gpus: Fleet
     initial: tuple[Fleet, ...]
     static: Fleet | None
