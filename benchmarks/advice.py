@@ -166,8 +166,13 @@ class Job:
         """What stands there runs, and a dry run beside it."""
         fleet = {f"planner.static.{role}": count for role, count in setting.initial.items()}
         name = "static" if self.standing == "fixed" else "threshold"
-        acting = make_plan(self._config(name, **(fleet if name == "static" else {})))
-        return watch(DryRun(plan, DELAY_S), plan, acting.policy, (setting, trace))
+        acting = make_plan(self._config(name, **(fleet if name == "static" else {}))).policy
+        dry_run = DryRun(plan, DELAY_S)
+        watched = partial(dry_run.watching, acting)
+        learner = PerformanceLearner(plan.profile, watched)
+        simulation = SimulationRun(setting, trace, watched(plan.profile), None, Watchers(), learner=learner)
+        dry_run.looks = partial(_looks, simulation.fleet.series)
+        return simulation.result(), dry_run
 
     def _config(self, policy: str, **more: Any) -> HeadwayConfig:  # noqa: ANN401 - any setting
         ttft_ms, itl_ms = LOADS[self.load].slo_ms
@@ -185,20 +190,6 @@ class Job:
             **self.extra,
         }
         return load_config(None, settings)
-
-
-def watch(
-    dry_run: DryRun, plan: Plan, acting: Policy, job: tuple[Scenario, Recording]
-) -> tuple[SimulationResult, DryRun]:
-    """What stands there runs, scaled by `acting`, and a dry run of the plan beside it."""
-
-    def watched(profile: Profile) -> Policy:
-        return dry_run.watching(acting, profile)
-
-    learner = PerformanceLearner(plan.profile, watched)
-    simulation = SimulationRun(*job, watched(plan.profile), None, Watchers(), learner=learner)
-    dry_run.looks = partial(_looks, simulation.fleet.series)
-    return simulation.result(), dry_run
 
 
 def compared(

@@ -1,6 +1,6 @@
 """Advice on a live fleet of simulated engines against what acting makes meanwhile: two fleets side by side.
 
-    python -m benchmarks advice_live [--quick]
+    python -m benchmarks advice_live
 
 Two deployments, each on a local Ray of its own, begin with the same replicas and get the same requests at the
 same time. One stands fixed under a dry run, the other one's planner acts. What the dry run forecasts and what
@@ -12,8 +12,8 @@ ticks that a busy machine misses are in neither.
     made         1 - GPU-seconds sampled of the acting fleet (starting and draining ones too) / stood
 
 Engines are slowed down so that two cores carry both fleets, and so are the planner's times. Surfaces are not
-corrected by traffic: on a busy machine that is the machine's hiccups, which no two fleets share. --quick: no
-live fleet, but the same load and settings simulated on generated requests of several seeds.
+corrected by traffic: on a busy machine that is the machine's hiccups, which no two fleets share.
+`benchmarks.advice` does the same with simulated fleets.
 """
 
 import json
@@ -25,37 +25,24 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from benchmarks.advice import DryRun, compared, watch
-from benchmarks.policies.recording import read
 from headway.config import load_config
-from headway.planning import Role
-from headway.planning.advice.ledger import summarise
-from headway.simulation.build import make_plan, make_scenario, run
-from headway.workload import TraceOptions
 
 FLEET = {"prefill": 2, "decode": 4}
 INTERVAL_S, DURATION_S, SAMPLE_S, READY_S = 4.0, 300.0, 0.5, 150.0
-SCALE, SEEDS = 0.05, range(5, 13)
-
-
-def load(seed: int, scale: float = 1.0) -> str:
-    """The requests, with all times multiplied."""
-    return (
-        f"diurnal:rate_rps={2.0 / scale:g},amplitude=0.8,period_s={150.0 * scale:g},"
-        f"duration_s={DURATION_S * scale:g},input_tokens=400,output_tokens=40,seed={seed}"
-    )
-
-
+LOAD = (
+    f"diurnal:rate_rps=2,amplitude=0.8,period_s=150,duration_s={DURATION_S:g},"
+    "input_tokens=400,output_tokens=40,seed=5"
+)
 SETTINGS: Mapping[str, Any] = {
     "engine.profile": "llama-3.1-8b_h100_tp1",
-    "engine.time_scale": SCALE,
+    "engine.time_scale": 0.05,
     "engine.start_up_s": 3.0,
     "engine.refinement.enabled": False,
     "slo.ttft_ms": 4000.0,
@@ -175,7 +162,7 @@ def live(count: int) -> Iterator[Sequence[Live]]:
 @contextmanager
 def loaded(system: Live, output: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """The load runs beside the block."""
-    verb = [sys.executable, "-m", "headway_cli", "load", load(SEEDS[0]), "--url", system.url]
+    verb = [sys.executable, "-m", "headway_cli", "load", LOAD, "--url", system.url]
     limits = ["--ttft-ms", str(SETTINGS["slo.ttft_ms"]), "--itl-ms", str(SETTINGS["slo.itl_ms"])]
     process = subprocess.Popen([*verb, *limits, "--json", str(output)], stdout=subprocess.DEVNULL)
     try:
@@ -185,8 +172,8 @@ def loaded(system: Live, output: Path) -> Iterator["subprocess.Popen[bytes]"]:
         process.wait()
 
 
-def compare(watched: Live, acting: Live) -> dict[str, Any]:
-    """Both under the same load, and what came of it."""
+def serve_both(watched: Live, acting: Live) -> tuple[float, Sequence[Mapping[str, Any]]]:
+    """The same load on both at once: when it began, and what `headway load` tells of each."""
     free = {f"pools.{role}.min_replicas": 1 for role in FLEET}
     watched.change(free)
     acting.change({**free, "planner.dry_run": False})
@@ -199,95 +186,37 @@ def compare(watched: Live, acting: Live) -> dict[str, Any]:
             for system in systems:
                 system.look()
             time.sleep(SAMPLE_S)
-        kept = [json.loads(output.read_text()) for output in outputs]
-    advice = watched.get("/v1/control/advice")
-    points = [each for each in advice["points"] if began_s < each["end_at"] <= began_s + DURATION_S]
-    return {
-        "load_average": os.getloadavg(),
-        "points": points,
-        "window": advice["window"],
-        "attained": [each["attainment"] for each in kept],
-        "requests": [each["requests"] for each in kept],
-        "seen": [system.seen for system in systems],
-        "decisions": [system.get("/v1/control/decisions?limit=1000") for system in systems],
-        **figures(watched, acting, points),
-    }
+        return began_s, [json.loads(output.read_text()) for output in outputs]
 
 
-def figures(watched: Live, acting: Live, points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """GPU-seconds of both over the same intervals."""
-    spans = [(each["start_at"], each["end_at"]) for each in points]
-    spent = {
-        fleet: sum(each[f"{fleet}_gpus"] * (each["end_at"] - each["start_at"]) for each in points)
-        for fleet in ("stood", "planned")
-    }
-    stood, acted = watched.replica_s(spans), acting.replica_s(spans)
-    forecast, made = 1.0 - spent["planned"] / spent["stood"], 1.0 - acted / stood
-    return {
-        "covered_s": sum(end - begin for begin, end in spans),
-        **{f"ledger_{name}_s": value for name, value in spent.items()},
-        "stood_s": stood,
-        "acted_s": {phase: acting.replica_s(spans, [phase]) for phase in UP},
-        "forecast": forecast,
-        "made": made,
-        "error": forecast / made - 1.0,
-    }
-
-
-def simulated(seed: int) -> dict[str, Any]:
-    """The same on simulated fleets, whose engines run at full speed: all times are scaled with them."""
-    times = ("slo.ttft_ms", "slo.itl_ms", "planner.adjustment_interval_s")
-    times += tuple(f"planner.headway.{name}_s" for name in ("lead", "hold", "half_life"))
-    settings = {
-        "engine.profile": SETTINGS["engine.profile"],
-        **{name: SETTINGS[name] * SCALE for name in times},
-        **{f"pools.{role}.max_replicas": 2 * count for role, count in FLEET.items()},
-        "simulation.start_up_delay_s": SETTINGS["planner.advice.start_up_s"] * SCALE,
-    }
-    plan = make_plan(load_config(None, settings))
-    static = {"planner.policy": "static", **{f"planner.static.{role}": n for role, n in FLEET.items()}}
-    acting = make_plan(load_config(None, {**settings, **static})).policy
-    trace = read(load(seed, SCALE), TraceOptions())
-    setting = replace(make_scenario(plan, trace), initial={Role(role): n for role, n in FLEET.items()})
-    dry_run = DryRun(plan, settings["simulation.start_up_delay_s"])
-    stood, dry_run = watch(dry_run, plan, acting, (setting, trace))
-    summary = summarise(dry_run.ledger.since(0.0), start_up_known=True)
-    assert summary is not None
-    return compared(summary, stood, run(plan, setting, trace), plan)
-
-
-def main(data: Path | None, output: Path | None = None, *, quick: bool = False) -> int:
+def main(data: Path | None) -> int:
     """Both fleets, and what was forecast beside what was made."""
     del data
-    if quick:
-        for seed in SEEDS:
-            found = simulated(seed)
-            forecast, made = found["forecast"][0], found["saved"]
-            print(
-                f"seed {seed}: forecast {forecast:.1%}, made {made:.1%}: off by {forecast / made - 1.0:+.1%}"
-            )
-        return 0
     with live(2) as (watched, acting):
-        found = compare(watched, acting)
-    if output is not None:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(json.dumps(found), encoding="utf-8")
-    print("\n".join(table(found)))
+        began_s, kept = serve_both(watched, acting)
+        print("\n".join(compared(watched, acting, began_s, kept)))
     return 0
 
 
-def table(found: Mapping[str, Any]) -> Iterator[str]:
-    """The comparison."""
-    acted = ", ".join(f"{seconds:,.0f} {phase}" for phase, seconds in found["acted_s"].items())
-    load = found["load_average"][1]
-    yield f"{found['covered_s']:.0f} of {DURATION_S:.0f} s, load of the machine {load:.1f}"
-    yield f"stood: {found['stood_s']:,.0f} replica-seconds (the ledger has {found['ledger_stood_s']:,.0f})"
-    yield f"planned: {found['ledger_planned_s']:,.0f}; acted: {acted}"
-    saved = f"forecast {found['forecast']:.1%}, made {found['made']:.1%}"
-    yield f"saved: {saved}: off by {found['error']:+.1%}"
-    kept = found["window"]["planned"]["attainment"]["value"]
-    watched, acted_share = found["attained"]
+def compared(watched: Live, acting: Live, began_s: float, kept: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Replica-seconds of both over the same intervals, and requests in time, forecast and real."""
+    advice = watched.get("/v1/control/advice")
+    points = [each for each in advice["points"] if began_s < each["end_at"] <= began_s + DURATION_S]
+    spans = [(each["start_at"], each["end_at"]) for each in points]
+    ledger_stood, planned = (
+        sum(each[f"{fleet}_gpus"] * (each["end_at"] - each["start_at"]) for each in points)
+        for fleet in ("stood", "planned")
+    )
+    stood = watched.replica_s(spans)
+    forecast, made = 1.0 - planned / ledger_stood, 1.0 - acting.replica_s(spans) / stood
+    acted = ", ".join(f"{acting.replica_s(spans, [phase]):,.0f} {phase}" for phase in UP)
+    covered_s = sum(end - begin for begin, end in spans)
+    yield f"{covered_s:.0f} of {DURATION_S:.0f} s, load of the machine {os.getloadavg()[1]:.1f}"
+    yield f"stood: {stood:,.0f} replica-seconds (the ledger has {ledger_stood:,.0f})"
+    yield f"planned: {planned:,.0f}; acted: {acted}"
+    yield f"saved: forecast {forecast:.1%}, made {made:.1%}: off by {forecast / made - 1.0:+.1%}"
+    in_time = advice["window"]["planned"]["attainment"]["value"]
     yield (
-        f"in time: forecast {kept:.2%}, really {acted_share:.2%} of {found['requests'][1]} "
-        f"(the fixed fleet {watched:.2%})"
+        f"in time: forecast {in_time:.2%}, really {kept[1]['attainment']:.2%} of {kept[1]['requests']} "
+        f"(the fixed fleet {kept[0]['attainment']:.2%})"
     )

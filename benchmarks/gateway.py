@@ -34,9 +34,10 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from benchmarks.peers import MODEL, free_port, running
+from benchmarks.peers import MODEL, running
 from benchmarks.processes import cpu_s, descendants, rss_bytes
 from headway.config import HeadwayConfig
+from tests.ports import free_port
 
 ROUNDS, FEWER = 5, 3
 OPEN, OPEN_TOKENS = 2000, 12
@@ -56,7 +57,7 @@ JUDGED: Mapping[str, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Case:
     """What one round asks for."""
 
@@ -64,7 +65,7 @@ class Case:
     requests: int
     clients: int
     tokens: int
-    prompt_bytes: int
+    prompt_bytes: int = 1_000
     stream: bool = False
     brief: bool = False
     """In fewer rounds, and not on Serve's default path, which would take most of the time."""
@@ -76,36 +77,24 @@ class Case:
 
 
 CASES = (
-    Case(name="unary 1 KB", requests=960, clients=16, tokens=16, prompt_bytes=1_000),
+    Case("unary 1 KB", 960, 16, 16),
     # Few enough that the Router, which takes engines for real ones, sees room for all in their KV caches.
-    Case(name="unary 200 KB", requests=240, clients=4, tokens=16, prompt_bytes=200_000),
-    Case(name="64 chunks, 20 ms", requests=192, clients=64, tokens=64, prompt_bytes=1_000, stream=True),
+    Case("unary 200 KB", 240, 4, 16, prompt_bytes=200_000),
+    Case("64 chunks, 20 ms", 192, 64, 64, stream=True),
     *(
-        Case(
-            name="unary 1 KB, at once",
-            requests=min(1600, 400 * clients),
-            clients=clients,
-            tokens=1,
-            prompt_bytes=1_000,
-            brief=True,
-        )
+        Case("unary 1 KB, at once", min(1600, 400 * clients), clients, 1, brief=True)
         for clients in (1, 64, 512)
     ),
-    Case(name="unary 20 KB", requests=480, clients=16, tokens=16, prompt_bytes=20_000, brief=True),
-    Case(name="unary 1 MB", requests=32, clients=2, tokens=16, prompt_bytes=1_000_000, brief=True),
-    *(
-        Case(name=name, requests=of, clients=at, tokens=chunks, prompt_bytes=1_000, stream=True, brief=True)
-        for name, of, at, chunks in (
-            ("64 chunks, 20 ms", 512, 512, 64),
-            ("64 chunks, at once", 192, 16, 65),
-            ("1,000 chunks, 2 ms", 16, 16, 1000),
-            ("1,000 chunks, at once", 16, 4, 1001),
-        )
-    ),
+    Case("unary 20 KB", 480, 16, 16, prompt_bytes=20_000, brief=True),
+    Case("unary 1 MB", 32, 2, 16, prompt_bytes=1_000_000, brief=True),
+    Case("64 chunks, 20 ms", 512, 512, 64, stream=True, brief=True),
+    Case("64 chunks, at once", 192, 16, 65, stream=True, brief=True),
+    Case("1,000 chunks, 2 ms", 16, 16, 1000, stream=True, brief=True),
+    Case("1,000 chunks, at once", 16, 4, 1001, stream=True, brief=True),
 )
-CLOSED = Case(name="4 clients", requests=600, clients=4, tokens=1, prompt_bytes=1_000)
-SATURATED = Case(name="64 clients", requests=2000, clients=64, tokens=1, prompt_bytes=1_000)
-HELD = Case(name="open", requests=OPEN, clients=OPEN, tokens=OPEN_TOKENS, prompt_bytes=1_000, stream=True)
+CLOSED = Case("4 clients", 600, 4, 1)
+SATURATED = Case("64 clients", 2000, 64, 1)
+HELD = Case("open", OPEN, OPEN, OPEN_TOKENS, stream=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -219,7 +219,7 @@ def main(
             rows += [row_of(cell, each) for each in report.rows]
             if json is not None:
                 # After each cell: a run that is broken off leaves those that it has.
-                json.write_text(json_format.dumps([row.document() for row in rows], indent=1), "utf-8")
+                json.write_text(json_format.dumps([asdict(row) for row in rows], indent=1), "utf-8")
             print(f"{number} of {len(cells)}: {'/'.join(cell.words)}", file=sys.stderr, flush=True)
     print("\n".join(table(rows)))
     print("\n".join(summary(rows, judged=question.routings[0])))

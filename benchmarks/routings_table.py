@@ -1,9 +1,8 @@
 """Rows of the benchmark of routings: as a table, summed up, and beside those of an earlier run."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 Key = tuple[str, float, str]
 NEAR = 0.98
@@ -30,10 +29,6 @@ class Row:
         """Cell and load."""
         return self.cell, self.load
 
-    def document(self) -> dict[str, Any]:
-        """JSON-able data."""
-        return asdict(self)
-
 
 Places = Mapping[tuple[str, float], Mapping[str, Row]]
 
@@ -56,8 +51,7 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
             deviation = "" if row.sd_rps is None else f" ± {row.sd_rps:.2g}"
             yield (
                 f"| {cell} | {load:.0%} | {row.routing} | {row.goodput_rps:.4g}{deviation} | "
-                f"{_ratio(row.goodput_rps, best)} | {_percent(row.attainment)} | "
-                f"{_percent(row.shed_share)} | {_ms(row.tail_s)} | {_percent(row.hit_rate)} |"
+                f"{_ratio(row.goodput_rps, best)} | {' | '.join(_figures(row))} |"
             )
 
 
@@ -66,53 +60,43 @@ def summary(rows: Sequence[Row], *, judged: str) -> Iterator[str]:
     places = by_place(rows)
     yield f"\n{len(places)} places (cell and load)"
     for name in dict.fromkeys(row.routing for row in rows):
-        shares = {place: found[name].goodput_rps / best for place, found, best in _goodputs(places)}
+        shares = {
+            place: found[name].goodput_rps / best for place, found in places.items() if (best := _best(found))
+        }
         first = sum(share >= 1.0 for share in shares.values())
         near = sum(share >= NEAR for share in shares.values())
         yield f"  {name:12s} best in {first}, within 2 % in {near}; {_extremes(shares, least=True)}"
     yield f"{judged} beside others, by place"
     for other in dict.fromkeys(row.routing for row in rows if row.routing != judged):
-        ratios = {
-            place: found[judged].goodput_rps / found[other].goodput_rps
-            for place, found in places.items()
-            if found[other].goodput_rps
-        }
+        ratios = _over(places, judged, other, lambda row: row.goodput_rps)
         below = sum(ratio < 1.0 for ratio in ratios.values())
         yield f"  goodput over {other}'s: below in {below}; {_extremes(ratios, least=True)}"
-    yield from _tails(places, judged, "default")
-    yield from _hits(places, judged, "prefix")
+    if tails := _over(places, judged, "default", lambda row: row.tail_s or None):
+        above = sum(ratio > 1.5 for ratio in tails.values())
+        yield f"  tail over default's: above 1.5 in {above}; {_extremes(tails, least=False)}"
+    if hits := _over(places, judged, "prefix", lambda row: row.hit_rate, more_than=LEAST_HITS):
+        below = sum(ratio < 0.9 for ratio in hits.values())
+        yield f"  hits over prefix's: below 0.9 in {below} of {len(hits)}; {_extremes(hits, least=True)}"
 
 
-def _goodputs(places: Places) -> Iterator[tuple[tuple[str, float], Mapping[str, Row], float]]:
+def _over(
+    places: Places,
+    judged: str,
+    other: str,
+    figure: Callable[[Row], float | None],
+    more_than: float = 0.0,
+) -> Mapping[tuple[str, float], float]:
+    """A figure of the judged routing over the other's, by place, where that has `more_than` of it."""
+    ratios = {}
     for place, found in places.items():
-        if best := _best(found):
-            yield place, found, best
+        own, base = figure(found[judged]), figure(found[other]) if other in found else None
+        if own is not None and base is not None and base > more_than:
+            ratios[place] = own / base
+    return ratios
 
 
 def _best(routings: Mapping[str, Row]) -> float:
     return max(row.goodput_rps for row in routings.values())
-
-
-def _tails(places: Places, judged: str, other: str) -> Iterator[str]:
-    ratios = {
-        place: found[judged].tail_s / found[other].tail_s
-        for place, found in places.items()
-        if other in found and found[judged].tail_s and found[other].tail_s
-    }
-    if ratios:
-        above = sum(ratio > 1.5 for ratio in ratios.values())
-        yield f"  tail over {other}'s: above 1.5 in {above}; {_extremes(ratios, least=False)}"
-
-
-def _hits(places: Places, judged: str, other: str) -> Iterator[str]:
-    ratios = {
-        place: found[judged].hit_rate / found[other].hit_rate
-        for place, found in places.items()
-        if other in found and found[other].hit_rate > LEAST_HITS
-    }
-    if ratios:
-        below = sum(ratio < 0.9 for ratio in ratios.values())
-        yield f"  hits over {other}'s: below 0.9 in {below} of {len(ratios)}; {_extremes(ratios, least=True)}"
 
 
 def _extremes(ratios: Mapping[tuple[str, float], float], *, least: bool) -> str:
@@ -131,24 +115,22 @@ def changes(before: Sequence[Row], after: Sequence[Row]) -> Iterator[str]:
     for row in after:
         old = known.get((*row.place, row.routing))
         if old is not None:
+            pairs = zip(_figures(old), _figures(row), strict=True)
             yield (
                 f"| {row.cell} | {row.load:.0%} | {row.routing} | "
                 f"{old.goodput_rps:.4g} → {row.goodput_rps:.4g} | "
                 f"{_ratio(row.goodput_rps, old.goodput_rps)} | "
-                f"{_percent(old.attainment)} → {_percent(row.attainment)} | "
-                f"{_percent(old.shed_share)} → {_percent(row.shed_share)} | "
-                f"{_ms(old.tail_s)} → {_ms(row.tail_s)} | "
-                f"{_percent(old.hit_rate)} → {_percent(row.hit_rate)} |"
+                f"{' | '.join(f'{one} → {other}' for one, other in pairs)} |"
             )
+
+
+def _figures(row: Row) -> Sequence[str]:
+    """Attained, shed, tail and hits."""
+    shares = (row.attainment, row.shed_share, row.hit_rate)
+    attained, shed, hits = ("n/a" if share is None else f"{share:.1%}" for share in shares)
+    tail = "n/a" if row.tail_s is None else f"{row.tail_s * 1e3:,.0f}"
+    return attained, shed, tail, hits
 
 
 def _ratio(value: float, base: float) -> str:
     return f"{value / base:.3f}" if base else "n/a"
-
-
-def _percent(share: float | None) -> str:
-    return "n/a" if share is None else f"{share:.1%}"
-
-
-def _ms(seconds: float | None) -> str:
-    return "n/a" if seconds is None else f"{seconds * 1e3:,.0f}"

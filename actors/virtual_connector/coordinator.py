@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
+from headway.planning.reasons import jsonable
 from pydantic import TypeAdapter
 
 from actors.store import InOrder, InternalKvStore, Store
@@ -46,7 +47,6 @@ from actors.virtual_connector.ledger import (
 )
 from headway.config import HeadwayConfig
 from headway.planning import Role
-from headway.planning.reasons import jsonable
 
 KEY = "virtual/ledger"
 VERSION = 1

@@ -14,6 +14,7 @@ from benchmarks.policies.loaded_base import Driver, LoadedBase, best_batch
 from benchmarks.policies.scaled_reference import ScaledReference
 from benchmarks.policies.search import Knobs, geometric
 from headway.planning import Role
+from headway.planning.baselines import TargetOngoing
 from headway.planning.forecasting import make_forecaster
 
 FACTORS = geometric(0.35, 12.0, 1.15 ** (1 / 3))
