@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
-from headway.planning.reasons import jsonable
 from pydantic import TypeAdapter
 
 from actors.store import InOrder, InternalKvStore, Store
@@ -47,6 +46,7 @@ from actors.virtual_connector.ledger import (
 )
 from headway.config import HeadwayConfig
 from headway.planning import Role
+from headway.planning.policies import jsonable
 
 KEY = "virtual/ledger"
 VERSION = 1
