@@ -197,6 +197,7 @@ def _end(processes: Sequence[BaseProcess]) -> None:
         processes = [process for process in processes if process.is_alive()]
     for process in processes:
         process.kill()
+        process.join()
 
 
 @contextmanager
