@@ -211,32 +211,65 @@ def judge_heads(  # noqa: PLR0917 - plain figures, compiled
     terms, chunk_tokens = HeldTerms(*figures[0]), figures[3][1]
     best, best_ahead, soonest = -1, 0, space[3]
     for place in range(len(slots)):
-        soonest[place] = soonest_s(table, slots[place], figures)
+        ours = table[FleetRow.KIND, slots[place]] == kind
+        soonest[place] = soonest_s(table, slots[place], figures) if ours else inf
     for head in range(heads.shape[1]):
         if not marks[head]:
             continue
+        marks[head] = False
         if heads[HeadRow.LIVE, head] == 0.0 or not waits_for(heads, head, terms.role):
-            marks[head] = False
+            continue
+        first = _asked_from(table, heads, head, slots, 0, soonest, terms, chunk_tokens)
+        if first == len(slots):
             continue
         ahead = ahead_of(heads, head, *shares)
         if best >= 0 and not precedes(heads, head, ahead, best, best_ahead):
+            marks[head] = True
             continue
-        marks[head] = False
         reserve = 0.0 if terms.several and ahead == 0 else terms.reserve
         demands, asks = demands_of(heads, head, terms), _asks(heads, head, figures, reserve)
-        for place in range(len(slots)):
-            slot = slots[place]
-            away = _keeps_away(table, heads, head, slot, terms, chunk_tokens)
-            if away or table[FleetRow.KIND, slot] != kind:
-                continue
-            harm = demands & R and not terms.some and table[FleetRow.FORCED, slot] == 0.0
-            if not harm and not demands & H and heads[HeadRow.TTFT_BY_S, head] < soonest[place]:
-                continue
+        while first < len(slots):
+            slot = slots[first]
+            harm = _may_harm(table, slot, demands, terms)
             if not harm:
-                _forecast_at(table, heads, head, slots[place : place + 1], kind, figures, space)
+                _forecast_at(table, heads, head, slots[first : first + 1], kind, figures, space)
             if harm or meets(space[0], table, slot, demands, asks):
                 marks[head], best, best_ahead = True, head, ahead
                 break
+            first = _asked_from(table, heads, head, slots, first + 1, soonest, terms, chunk_tokens)
+
+
+@compiled_in_place
+def _asked_from(  # noqa: PLR0917 - plain figures, compiled
+    table: FloatArray,
+    heads: FloatArray,
+    head: int,
+    slots: SlotArray,
+    place: int,
+    soonest: FloatArray,
+    terms: HeldTerms,
+    chunk_tokens: float,
+) -> int:
+    """The first place from `place` on whose replica is worth a forecast for the head; len(slots) without one.
+
+    Most heads are late for what is at a replica already, which is told in nanoseconds.
+    """
+    while place < len(slots):
+        slot, asked = slots[place], soonest[place] < inf
+        if asked and heads[HeadRow.TTFT_BY_S, head] < soonest[place]:
+            demands = demands_of(heads, head, terms)
+            asked = demands & H and begins_soon(table, slot, chunk_tokens)
+            asked = asked or _may_harm(table, slot, demands, terms)
+        if asked and not _keeps_away(table, heads, head, slot, terms, chunk_tokens):
+            break
+        place += 1
+    return place
+
+
+@compiled_in_place
+def _may_harm(table: FloatArray, slot: int, demands: int, terms: HeldTerms) -> bool:
+    """True if a replica takes a head whatever it costs others there."""
+    return bool(demands & R and not terms.some and table[FleetRow.FORCED, slot] == 0.0)
 
 
 @compiled_in_place

@@ -189,15 +189,15 @@ class Scheduler:
         return choice
 
     def open_slots(self, now_s: float, freed: FreedSlots) -> FreedSlots | None:
-        """`freed` without saturated replicas; None where a role has no replica with room for any request."""
+        """`freed` without saturated replicas; None where none is left, or a role has no replica with room for
+        any request."""
         fleet, saturation = self._state.fleet, self._saturation
         if not all(saturation.any_free(now_s, fleet.table, fleet.ready(role)) for role in self._state.roles):
             return None
         if freed.everywhere:
             return freed
-        return FreedSlots(
-            of_roles=tuple(saturation.free(now_s, fleet.table, slots) for slots in freed.of_roles)
-        )
+        of_roles = tuple([saturation.free(now_s, fleet.table, slots) for slots in freed.of_roles])
+        return FreedSlots(of_roles=of_roles) if any(map(len, of_roles)) else None
 
     def fitting(
         self, now_s: float, heads: FloatArray, profile: str, freed: FreedSlots, open_lines: Marks
@@ -211,8 +211,9 @@ class Scheduler:
         for role, slots in enumerate(freed.of_roles):
             if not len(slots):
                 continue
-            waits = (heads[HeadRow.ROLE] == role) | (heads[HeadRow.ROLE] == ANY_ROLE)
-            marks: Marks = open_lines & waits
+            marks = open_lines
+            if not judges:
+                marks = open_lines & ((heads[HeadRow.ROLE] == role) | (heads[HeadRow.ROLE] == ANY_ROLE))
             for each in judges:
                 marks = each.fitting(self._state, now_s, heads, role, slots, marks)
             found |= marks
