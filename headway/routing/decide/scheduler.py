@@ -53,6 +53,9 @@ class FreedSlots:
     of_roles: tuple[SlotArray, ...] = ()
     everywhere: bool = False
 
+    def __bool__(self) -> bool:
+        return self.everywhere or any(map(len, self.of_roles))
+
 
 LATE = 0.5
 """The share of a TTFT SLO by which a first token is predicted too late from which the SLO is given up."""
@@ -192,12 +195,14 @@ class Scheduler:
         """`freed` without saturated replicas; None where none is left, or a role has no replica with room for
         any request."""
         fleet, saturation = self._state.fleet, self._saturation
-        if not all(saturation.any_free(now_s, fleet.table, fleet.ready(role)) for role in self._state.roles):
+        if not freed or not all(
+            saturation.any_free(now_s, fleet.table, fleet.ready(role)) for role in self._state.roles
+        ):
             return None
         if freed.everywhere:
             return freed
-        of_roles = tuple([saturation.free(now_s, fleet.table, slots) for slots in freed.of_roles])
-        return FreedSlots(of_roles=of_roles) if any(map(len, of_roles)) else None
+        open_slots = [saturation.free(now_s, fleet.table, slots) for slots in freed.of_roles]
+        return FreedSlots(of_roles=tuple(open_slots)) or None
 
     def fitting(
         self, now_s: float, heads: FloatArray, profile: str, freed: FreedSlots, open_lines: Marks
