@@ -1,7 +1,9 @@
 """`headway attach`: the control plane alone, for a fleet that others started. `headway down` ends it."""
 
+from functools import partial
 from typing import Annotated
 
+from headway.config import HeadwayConfig
 from headway_cli.control import ControlClient
 from headway_cli.deployment import CONTROL_ALONE, Deployed
 from headway_cli.errors import CliError
@@ -19,21 +21,27 @@ def attach(
 ) -> None:
     """Plan for a fleet that others started: the control plane alone, on Ray; Ctrl-C ends it."""
     found = attach_settings(config)
+    announce = partial(_announce, found)
     if address is None and found.connector.kind == "ray_serve":
         raise CliError(
             f"{config}: connector.kind: ray_serve scales an application of a Ray that runs: give --address"
         )
     if address is not None:
-        stay_on_cluster(found, address, _announce, stay=not detach, insecure=insecure, form=CONTROL_ALONE)
+        stay_on_cluster(found, address, announce, stay=not detach, insecure=insecure, form=CONTROL_ALONE)
     elif detach:
-        _announce(start_detached(config, CONTROL_ALONE))
+        announce(start_detached(config, CONTROL_ALONE))
         print("It runs in the background; headway down ends it.")
     else:
-        stay_up(found, _announce, CONTROL_ALONE)
+        stay_up(found, announce, CONTROL_ALONE)
 
 
-def _announce(deployed: Deployed) -> None:
-    """Print the addresses, and what it waits for before it can plan."""
+def _announce(config: HeadwayConfig, deployed: Deployed) -> None:
+    """Print whether it acts, the addresses, and what it waits for before it can plan."""
+    print(
+        "Watches only (planner.dry_run)"
+        if config.planner.dry_run
+        else "Sets replica counts (no planner.dry_run)"
+    )
     print(f"Live page   {deployed.url}/")
     print(f"Control     {deployed.url}/v1/control/status (headway status --url {deployed.url})")
     print(f"Metrics     {deployed.url}/metrics", flush=True)
