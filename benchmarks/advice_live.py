@@ -35,7 +35,7 @@ from typing import Any
 from headway.config import load_config
 
 FLEET = {"prefill": 2, "decode": 4}
-INTERVAL_S, DURATION_S, SAMPLE_S, READY_S = 4.0, 300.0, 0.5, 150.0
+INTERVAL_S, DURATION_S, SAMPLE_S, READY_S = 4.0, 300.0, 0.5, 300.0
 LOAD = (
     f"diurnal:rate_rps=2,amplitude=0.8,period_s=150,duration_s={DURATION_S:g},"
     "input_tokens=400,output_tokens=40,seed=5"
@@ -80,8 +80,11 @@ class Live:
         urllib.request.urlopen(request, timeout=20.0).close()
 
     def look(self) -> None:
-        """Note the replicas that there are."""
-        pools = self.get("/v1/control/status")["pools"]
+        """Note the replicas that there are; where a busy machine does not answer, those before stand."""
+        try:
+            pools = self.get("/v1/control/status")["pools"]
+        except OSError:
+            return
         counts = {role: {phase: pool[phase] or 0 for phase in UP} for role, pool in pools.items()}
         self.seen.append((time.time(), counts))
 
@@ -193,6 +196,7 @@ def main(data: Path | None) -> int:
     """Both fleets, and what was forecast beside what was made."""
     del data
     with live(2) as (watched, acting):
+        print(f"both fleets are ready; the load takes {DURATION_S:.0f} s", file=sys.stderr, flush=True)
         began_s, kept = serve_both(watched, acting)
         print("\n".join(compared(watched, acting, began_s, kept)))
     return 0
