@@ -18,9 +18,9 @@ PAGES = ("README.md", DEMO, MACHINES, KUBERNETES, RAY)
 SHOWN = {
     ("README.md", 1): "start/test_demo.py",
     ("README.md", 2): "start/test_machines.py",
-    ("README.md", 3): "start/test_results.py",
-    ("README.md", 4): "start/test_results.py",
-    ("README.md", 5): "start/test_results.py",
+    ("README.md", 3): "test_readme_results.py",
+    ("README.md", 4): "test_readme_results.py",
+    ("README.md", 5): "start/test_advice_live.py",
     (DEMO, 1): "start/test_demo.py",
     (DEMO, 2): "start/test_demo.py",
     (MACHINES, 1): "start/test_machines.py",

@@ -1,4 +1,4 @@
-"""The README's three results: each command as printed, and what it prints beside it."""
+"""The README's first two results: each command as printed, and what it prints beside it."""
 
 import re
 from pathlib import Path
@@ -49,12 +49,3 @@ def test_each_request_by_its_own_slo(tmp_path: Path) -> None:
     assert slo in next(line for line in at_90 if line.split()[0] == "slo")
     gained = next(line for line in printed if re.match(r" *90 % +least_load +\+", line))
     assert round(float(re.findall(r"\+(\d+\.\d) %", gained)[0])) == int(gain)
-
-
-def test_savings_that_can_be_checked_before_it_acts(tmp_path: Path) -> None:
-    """Two live fleets on a machine that may be busy: that it runs and compares them, not what it finds."""
-    (command,) = commands("README.md", 5)
-    with below(tmp_path) as folder, Terminal(folder) as terminal:
-        terminal.type(". .venv/bin/activate")
-        printed = terminal.type(command)
-    assert re.search(r"forecast.*\d+(\.\d)? %", printed, re.DOTALL), printed
