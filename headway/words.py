@@ -48,11 +48,6 @@ def clock(unix_s: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(unix_s))
 
 
-def moment(unix_s: float) -> str:
-    """Local day and time, to the minute."""
-    return time.strftime("on %Y-%m-%d at %H:%M", time.localtime(unix_s))
-
-
 def shown(value: float | None) -> str:
     """A number to three digits, or whole; `n/a` for none."""
     if value is None:

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
 
+from headway.planning.advice_text import head, headline, notes, rows, sentences, shown_part
 from headway.planning.documents import AdviceDocument
-from headway_cli.advice_view import print_advice, shown_part
 from headway_cli.control import KEY_VARIABLE, KeyVariable, UrlOption, client, parse
 from headway_cli.errors import CliError
 from headway_cli.flags import option, switch
 from headway_cli.output import check_outputs, write_text
+from headway_cli.terminal import bold, console, print_facts, print_notes, table
 
 PATH = "/v1/control/advice"
 
@@ -53,3 +54,12 @@ def worth(found: AdviceDocument) -> AdviceDocument:
             "planner.advice.against names a fleet to compare with"
         )
     raise CliError("no advice yet: the planner has not watched a whole interval in a dry run")
+
+
+def print_advice(found: AdviceDocument) -> None:
+    """The table, the sentences and the notes."""
+    out = console()
+    out.print(bold(headline(found)))
+    out.print(table(head(found), rows(found), dense=False))
+    print_facts(sentences(found), out)
+    print_notes(list(notes(found)), out)

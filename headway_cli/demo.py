@@ -114,7 +114,7 @@ def run_demo(plan: DemoPlan, *, output: Path, keep: bool) -> None:
         wait_until_planning(ControlClient(url=deployed.url))
         print(f"Up after {time.monotonic() - began:.0f} s: {deployed.openai_url}", flush=True)
         print(
-            f"To look at it, elsewhere: headway page --url {deployed.url} (or top, decisions --why)",
+            f"To look at it, elsewhere: headway page --url {deployed.url} (or decisions --why)",
             flush=True,
         )
         result = _play(plan, deployed)

@@ -11,6 +11,7 @@ from headway.planning import Role, Slo
 from headway.planning.documents import LastDecision, PoolStatus
 from headway.planning.policies import predictors_asked
 from headway.planning.records import DecisionRecord
+from headway.planning.status_text import simulated_text
 from headway.simulation.report import (
     Interval,
     IntervalForecast,
@@ -23,7 +24,6 @@ from headway.simulation.report import (
 )
 from headway.simulation.results import FluidBound
 from headway_cli.demo_plan import DemoPlan
-from headway_cli.status import SIMULATED
 
 COUNTS = ("desired", "starting", "ready", "draining")
 HOUR_S = 3600.0
@@ -148,9 +148,27 @@ def live_report(result: DemoResult) -> SimulationReport:
         attainable=1.0,
         gpus_per_replica=dict.fromkeys(replicas, 1),
         replicas=replicas,
-        notes=[SIMULATED, "live on Ray: latencies are what clients measured", *tally.notes()],
+        notes=[
+            simulated_text(config.engine.time_scale),
+            "live on Ray: latencies are what clients measured",
+            f"GPU-seconds: {gpu_text(history)}",
+            *tally.notes(),
+        ],
         intervals=list(_intervals(result)),
     )
+
+
+def gpu_text(history: History) -> str:
+    """The fleet's cost, beside a fleet that has the crest's replicas all the time (one GPU each)."""
+    used = sum(history.replica_seconds(role) for role in history.roles)
+    span_s = history.moments[-1].time_s - history.moments[0].time_s if history.moments else 0.0
+    fixed = span_s * sum(history.highest(role) for role in history.roles)
+    share = (
+        f", {100.0 * (used / fixed):.0f} % of the {fixed:,.0f} of the crest's fleet all the time"
+        if fixed
+        else ""
+    )
+    return f"{used:,.0f} simulated{share}"
 
 
 def _fluid_bound_gpu_hours(result: DemoResult) -> float:

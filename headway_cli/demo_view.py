@@ -13,12 +13,13 @@ from headway.planning import Role, decision_interval_s
 from headway.planning.decision_text import targets_text
 from headway.planning.documents import LastDecision
 from headway.planning.records import DecisionRecord
-from headway.words import clock, milliseconds, percent
+from headway.planning.status_text import simulated_text
+from headway.words import clock, percent
 from headway_cli.decisions import print_story
 from headway_cli.demo_plan import SPEED, DemoPlan
-from headway_cli.demo_record import DemoResult, History, Moment
-from headway_cli.status import SIMULATED
-from headway_cli.terminal import bold, console, print_facts, print_notes, sparkline, table
+from headway_cli.demo_record import DemoResult, History, Moment, live_report
+from headway_cli.result_view import print_result
+from headway_cli.terminal import bold, console, sparkline, table
 
 LINE_EVERY_S = 5.0
 SPARK_WIDTH = 60
@@ -41,7 +42,7 @@ def print_plan(plan: DemoPlan) -> None:
     slo = plan.config.slo
     out = console()
     out.print(bold("Headway live on this machine"))
-    out.print(Text(f"{SIMULATED}, at {SPEED:g} × the speed of its profile", style="bold yellow"))
+    out.print(Text(simulated_text(SPEED), style="bold yellow"))
     out.print(
         f"Load        {plan.trough_rps:.2g} to {plan.crest_rps:.2g} requests/s and back in "
         f"{plan.duration_s:g} s, {plan.input_tokens:,} tokens in, {plan.output_tokens} out"
@@ -138,10 +139,9 @@ def print_summary(result: DemoResult) -> None:
     """Everything, after the run."""
     out = console()
     out.print()
-    out.print(bold(f"Replicas over time ({SIMULATED})"))
+    out.print(bold("Replicas over time"))
     out.print(replica_table(result.history))
-    print_facts(facts(result), out)
-    print_notes(result.tally.notes(), out)
+    print_result(live_report(result), out)
     chosen = example(result.decisions)
     if chosen is not None:
         out.print()
@@ -164,36 +164,6 @@ def replica_table(history: History) -> RenderableType:
     )
     head = ("time", "requests/s", *roles, "in flight", "within SLO so far")
     return table(head, rows, names=0, dense=False)
-
-
-def facts(result: DemoResult) -> dict[str, str]:
-    """The figures as named sentences."""
-    tally, history, slo = result.tally, result.history, result.plan.config.slo
-    ended = ", ".join(f"{count:,} {name}" for name, count in sorted(tally.outcomes.items()))
-    ttft, itl = (tally.latencies[name].summary() for name in ("ttft_s", "itl_s"))
-    reached = ", ".join(f"{role} 1 to {history.highest(role)}" for role in history.roles)
-    return {
-        "Requests": f"{tally.requests:,}: {ended}",
-        "Attainment": f"{percent(tally.attainment)} within TTFT {slo.ttft_ms:g} ms and "
-        f"ITL {slo.itl_ms:g} ms, target {percent(slo.attainment)}",
-        "TTFT": f"p50 {milliseconds(ttft['p50'])} ms, p95 {milliseconds(ttft['p95'])} ms",
-        "ITL": f"p50 {milliseconds(itl['p50'])} ms, p95 {milliseconds(itl['p95'])} ms",
-        "Replicas": f"{reached}; {len(result.decisions)} decisions",
-        "GPU-seconds": gpu_text(history),
-    }
-
-
-def gpu_text(history: History) -> str:
-    """The fleet's cost, beside a fleet that has the crest's replicas all the time (one GPU each)."""
-    used = sum(history.replica_seconds(role) for role in history.roles)
-    span_s = history.moments[-1].time_s - history.moments[0].time_s if history.moments else 0.0
-    fixed = span_s * sum(history.highest(role) for role in history.roles)
-    share = (
-        f", {100.0 * (used / fixed):.0f} % of the {fixed:,.0f} of the crest's fleet all the time"
-        if fixed
-        else ""
-    )
-    return f"{used:,.0f} simulated{share}"
 
 
 def example(decisions: Sequence[DecisionRecord]) -> DecisionRecord | None:

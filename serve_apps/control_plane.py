@@ -32,6 +32,7 @@ from actors.virtual_connector import (
 from headway.config import ConfigError, HeadwayConfig, load_config
 from headway.planning.documents import StatusDocument
 from headway.planning.health import health
+from headway.planning.status_text import facts, warnings
 from serve_apps.control_api import NeverIssued, NotFound, Unavailable, control_routes, scaling_routes
 from serve_apps.faults import InvalidRequest, Shed
 
@@ -178,9 +179,15 @@ def control_plane_routes(config: HeadwayConfig, plane: ActorControlPlane) -> lis
 
 
 def judged(status: Document, now_s: float) -> Document:
-    """The status document with its health, under `verdict`."""
-    found = health(StatusDocument.model_validate(status), now_s)
-    return {"verdict": {"state": found.state, "text": found.text, "well": found.well}, **status}
+    """The status document with its health, under `verdict`, its warnings and its facts in words."""
+    document = StatusDocument.model_validate(status)
+    found = health(document, now_s)
+    return {
+        "verdict": {"state": found.state, "text": found.text, "well": found.well},
+        "warnings": warnings(document, now_s),
+        "facts": [{"name": fact.name, "text": fact.text, "ok": fact.ok} for fact in facts(document, now_s)],
+        **status,
+    }
 
 
 async def _health(actor: NamedActor) -> Document:

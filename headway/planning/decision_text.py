@@ -8,8 +8,7 @@ from typing import Any
 
 from headway.config import Role
 from headway.engine.refinement import difference
-from headway.planning.documents import LastDecision
-from headway.planning.record_figures import stood_already
+from headway.planning.record_figures import reached_text
 from headway.planning.records import (
     COUNTS,
     DRY_RUN,
@@ -245,21 +244,6 @@ def targets_text(targets: Mapping[Role, int], previous: Mapping[Role, int] | Non
 def change_text(before: float | None, count: int) -> str:
     """`3 → 4`, or `4` where it was that before, or the count before is unknown."""
     return f"{count}" if before in (None, count) else f"{before:g} → {count}"
-
-
-def reached_text(decision: LastDecision | DecisionRecord) -> str:
-    """Whether and when all replicas were ready; empty for a dry run."""
-    if isinstance(decision, DecisionRecord):
-        status, already = decision.connector.status, stood_already(decision)
-    else:
-        status, already = decision.status, decision.already
-    if status == DRY_RUN:
-        return ""
-    if already:
-        return "no change needed"
-    if decision.reached_at is None or status == PENDING:
-        return "not reached yet"
-    return f"reached after {max(decision.reached_at - decision.created_at, 0.0):.1f} s"
 
 
 def answer_text(answer: ConnectorAnswer) -> str:

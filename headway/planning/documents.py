@@ -204,6 +204,14 @@ class VerdictFigures(Document):
     well: bool = True
 
 
+class Fact(Document):
+    """A sentence about the deployment (`headway.planning.status_text`); `ok` unless somebody should look."""
+
+    name: str
+    text: str
+    ok: bool = True
+
+
 class ComponentHealth(Document):
     """Whether a component answered last time, and one line about it."""
 
@@ -291,6 +299,8 @@ class StatusDocument(Document):
 
     model: str
     verdict: VerdictFigures | None = None
+    warnings: tuple[str, ...] = ()
+    facts: tuple[Fact, ...] = ()
     engine: EngineFigures = EngineFigures()
     slo: SloFigures = SloFigures()
     planner: PlannerFigures

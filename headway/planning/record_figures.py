@@ -16,7 +16,15 @@ from math import ceil
 from typing import Any
 
 from headway.config import Role
-from headway.planning.records import COUNTS, PENDING, ClassFigures, DecisionRecord, MeasuredFigures
+from headway.planning.documents import LastDecision
+from headway.planning.records import (
+    COUNTS,
+    DRY_RUN,
+    PENDING,
+    ClassFigures,
+    DecisionRecord,
+    MeasuredFigures,
+)
 
 NO_DATA, LIMITED, QUEUE, MORE_LOAD = "no_data", "limited", "queue", "more_load"
 LESS_LOAD, HELD, UNCHANGED = "less_load", "held", "unchanged"
@@ -142,6 +150,26 @@ def weight(measured: MeasuredFigures) -> float | None:
     return max((count for count in counts if count is not None), default=None)
 
 
+def reached_text(decision: LastDecision | DecisionRecord) -> str:
+    """Whether and when all replicas were ready; empty for a dry run."""
+    if isinstance(decision, DecisionRecord):
+        status, already = decision.connector.status, stood_already(decision)
+    else:
+        status, already = decision.status, decision.already
+    if status == DRY_RUN:
+        return ""
+    if already:
+        return "no change needed"
+    if decision.reached_at is None or status == PENDING:
+        return "not reached yet"
+    return f"reached after {max(decision.reached_at - decision.created_at, 0.0):.1f} s"
+
+
+def outcome_text(record: DecisionRecord) -> str:
+    """What came of a decision: `sent, reached after 20.0 s`."""
+    return "dry run" if record.dry_run else f"{record.connector.status}, {reached_text(record)}"
+
+
 Column = Callable[[DecisionRecord], Any]
 
 COLUMNS: Mapping[str, Column] = {
@@ -169,6 +197,7 @@ COLUMNS: Mapping[str, Column] = {
     "dry_run": lambda record: record.dry_run,
     "reached_at": lambda record: record.reached_at,
     "already": stood_already,
+    "outcome": outcome_text,
     "summary": lambda record: record.summary,
     "stood_gpus": lambda record: None if record.advice is None else record.advice.stood_gpus,
     "planned_gpus": lambda record: None if record.advice is None else record.advice.planned_gpus,

@@ -6,10 +6,7 @@ from functools import partial
 import numpy as np
 
 from headway.planning import Role
-from headway.planning.documents import AdviceDocument, Spread
-from headway.planning.records import AdvicePoint
-from headway.words import money
-from headway_cli.advice_view import (
+from headway.planning.advice_text import (
     acts,
     fleet_text,
     head,
@@ -22,6 +19,9 @@ from headway_cli.advice_view import (
     span,
     spread,
 )
+from headway.planning.documents import AdviceDocument, Spread
+from headway.planning.records import AdvicePoint
+from headway.words import money
 from headway_cli.page.charts import BLUE, GREY, ORANGE, Board, Figure, Style, attainment_axis
 from headway_cli.page.series import Floats
 from headway_cli.page.template import card, cards, charts, figures, heading, named, page

@@ -7,7 +7,6 @@ const clock = (seconds, withSeconds = true) => {
   return `${two(at.getHours())}:${two(at.getMinutes())}${withSeconds ? `:${two(at.getSeconds())}` : ""}`;
 };
 const day = (seconds) => { const at = new Date(seconds * 1000); return `${at.getDate()} ${at.toLocaleString("en", { month: "short" })}`; };
-const when = (seconds) => `on ${day(seconds)} at ${clock(seconds, false)}`;
 const digits = (value) => {
   if (unknown(value)) return "n/a";
   const size = Math.abs(value);

@@ -6,7 +6,9 @@ const make = (name, text, kind) => { const node = document.createElement(name); 
 
 const SPANS = { "15 min": 900, "1 h": 3600, "6 h": 21600, "1 day": 86400, all: Infinity };
 const ENDED = { ok: "completed", shed: "shed (429)", not_ready: "not ready (503)", timeout: "timed out (504)", aborted: "client disconnected", failed: "failed (500, 502)", invalid: "invalid (4xx)", too_long: "too long for the model (413)" };
-const ROOM = 0.02, MOST_ROWS = 5000, LISTED = 15, HOUR_S = 3600, FRESH_S = 600;
+const ROOM = 0.02, MOST_ROWS = 5000, LISTED = 15, HOUR_S = 3600;
+// Facts of the status document that have a tile, or are the last of the decisions.
+const SHOWN_ABOVE = ["Measured", "Forecast", "Decision", "Why"], SAVED = { "Its plan": "Dry run, last day", Headway: "Saved, last day" };
 const CLASS_COLOURS = ["blue", "teal", "violet", "amber", "ink"];
 const axis = new TimeAxis(), rows = [];
 let status = null, heard = 0, roles = "", classes = "", picked = null, span = 3600, key = "";
@@ -92,11 +94,9 @@ function show() {
 }
 
 function head() {
-  const { planner, engine, verdict } = status;
+  const { verdict } = status;
   set(byId("model"), status.model); document.title = `${verdict.well ? "" : "! "}${status.model}: ${verdict.state}`;
-  const badges = [engine.simulated && `SIMULATED engine${engine.time_scale !== 1 ? `, at ${engine.time_scale} × its speed` : ""}`, planner.dry_run && "dry run: decisions are logged, nothing is scaled"];
-  for (const [part, { at }] of Object.entries(status.restarts || {})) if (status.now - at < FRESH_S) badges.push(`${part} restarted at ${clock(at)}`);
-  byId("badges").replaceChildren(...badges.filter(Boolean).map((text) => make("span", text, "badge")));
+  byId("badges").replaceChildren(...status.warnings.map((text) => make("span", text, "badge")));
   const line = byId("verdict"); set(line, verdict.text); line.className = verdict.state;
 }
 
@@ -130,9 +130,6 @@ function otherFleets() {
 }
 const against = (other) => { const share = other.ours / other.gpus - 1; return Math.abs(share) < 0.005 ? "as many" : `${Math.round(Math.abs(share) * 100)} % ${share > 0 ? "more" : "fewer"}`; };
 
-// A window without an interval is too short for one.
-const early = (span) => unknown(span.saved_share.low) ? " (too short to judge by)" : "";
-
 function tiles() {
   const { attainment, slo, pools, measured, last_decision: last, advice } = status, found = [];
   const tile = (name, value, remark, kind) => found.push([name, value, remark || "", kind || ""]);
@@ -158,8 +155,8 @@ function tiles() {
     tile(price ? "Cost" : "GPU-hours", price ? money(taken * price, currency) : digits(taken), `${price ? `${digits(taken)} GPU-hours ` : ""}in ${lasting(rows[rows.length - 1].end - rows[0].start)}`);
   }
   for (const [name, other] of otherFleets()) tile(`GPUs: against ${name}`, against(other), `mean ${digits(other.gpus)} GPUs, ours ${digits(other.ours)}`, other.ours > other.gpus * 1.005 ? "" : "good");
-  const saved = advice && advice.day;
-  if (saved) tile("Dry run, last day", percent(saved.saved_share.value), `${saved.saved_cost ? `of GPU-hours saved: ${money(saved.saved_cost.value, advice.currency)}` : "of GPU-hours would be saved"}${early(saved)}`);
+  const plan = status.facts.find(({ name }) => SAVED[name]);
+  if (plan) tile(SAVED[plan.name], percent(((advice.acting && advice.acted) || advice).day.saved_share.value), plan.text);
   const host = byId("tiles");
   while (host.children.length > found.length) host.lastChild.remove();
   found.forEach(([name, value, remark, kind], place) => {
@@ -178,9 +175,7 @@ function decisions() {
     const node = list.children[place] || list.appendChild(make("tr"));
     if (!node.children.length) { node.append(make("td"), make("td"), make("td"), make("td")); node.tabIndex = 0; }
     const counts = Object.entries(row.pools).filter(([, pool]) => pool.target !== null).sort().reverse().map(([role, pool]) => pool.before !== null && pool.before !== pool.target ? `${role} ${pool.before} → ${pool.target}` : `${role} ${pool.target}`);
-    const reached = row.already ? "no change needed" : row.reached_at && row.status !== "pending" ? `reached after ${lasting(Math.max(0, row.reached_at - row.at))}` : "not reached yet";
-    const done = row.dry_run ? "dry run" : `${row.status}, ${reached}`;
-    [`${clock(row.at)} #${row.id}`, counts.join(", "), row.summary, done].forEach((text, each) => set(node.children[each], text));
+    [`${clock(row.at)} #${row.id}`, counts.join(", "), row.summary, row.outcome].forEach((text, each) => set(node.children[each], text));
     node.dataset.id = row.id; node.className = picked === row.id ? "picked" : "";
   });
 }
@@ -224,15 +219,10 @@ function latencies() {
     [line("all", measured, attainment.last_interval, slo), ...Object.entries(measured.classes || {}).map(([name, found]) => line(name, found, found.attainment, sloOf(name), name))]]]);
 }
 
-// Who changed a setting, and when.
-function author(key) {
-  const { by, at } = (status.changed || {})[key] || {};
-  return [by ? `by ${by}` : "", at ? when(at) : ""].filter(Boolean).join(" ") || "changed";
-}
-
 function facts() {
-  const { classes: judgedByClass, slo, components, seen_at: seen, changes, advice, refined, differing, connector, hosts, restarts } = status, blocks = [];
+  const { classes: judgedByClass, slo } = status, blocks = [];
   const block = (title, head, lines) => { if (lines.length) blocks.push([title, head, lines]); };
+  block("State", ["", ""], status.facts.filter(({ name }) => !SHOWN_ABOVE.includes(name)).map(({ name, text, ok }) => [name, text, !ok && [1]]));
   block("Classes since the gateway started", ["class", "within SLO", "target", "error budget used"], Object.keys(slo.classes || {}).map((name) => {
     const judged = (judgedByClass || {})[name], target = sloOf(name).attainment, count = judged ? judged.met + judged.missed : 0;
     const share = count ? judged.met / count : null;
@@ -244,24 +234,6 @@ function facts() {
   const guess = (target) => { const said = router.predictions || {}; return said[`${target} pairs`] && !unknown(said[`${target} error`]) ? [[`error of predicted ${target.toUpperCase()}`, `${percent(said[`${target} error`])} of measured`]] : []; };
   block("Router", ["", ""], [...(router.queued === undefined ? [] : [["held now", digits(router.queued)]]), ...turned(router.sheds, "shed"), ...turned(router.fallbacks, "placed without the router"), ...guess("ttft"), ...guess("tpot")]);
   block("Other fleets on the same traffic", ["fleet", "", "GPUs", "within SLO"], otherFleets().map(([name, other]) => [name, Object.entries(other.pools).map(([role, value]) => other.kind === "fixed" ? `${role} ${value}` : `${role} at ${percent(value)}`).join(", "), digits(other.gpus), percent(1 - other.lost)]));
-  const back = restarts || {}, restarted = (name) => back[name] ? `restarted ${when(back[name].at)}${back[name].count > 1 ? `, ${back[name].count} times so far` : ""}` : "";
-  const unlisted = Object.keys(back).filter((name) => !(components || {})[name]).map((name) => [name, { ok: true }]);
-  block("Components", ["component", "", ""], [...Object.entries(components || {}), ...unlisted].map(([name, part]) => [name, part.ok ? "healthy" : "unhealthy", [part.detail, restarted(name)].filter(Boolean).join("; "), !part.ok]));
-  block("Input freshness", ["input", "age"], Object.entries(seen || {}).filter(([, at]) => at !== null).map(([name, at]) => [name, lasting(Math.max(0, status.now - at))]));
-  const others = (connector.foreign_edits || []).map((edit) => [edit.role, `set to ${edit.found} by ${edit.by || "someone else"}`, `ours ${edit.ours}`, true]);
-  block("Changed by others", ["pool", "", ""], [...others, ...(connector.rivals || []).map((rival) => ["", rival, "", true])]);
-  block("Hosts", ["host", "", ""], (hosts || []).map((host) => [host.address, host.state, `since ${clock(host.since_s)}`, host.state !== "back"]));
-  const slow = Object.entries(differing || {}).flatMap(([role, list]) => list.map((one) => [`${role} ${one.replica}`, `has taken ${one.slowness} × as long as its peers since ${clock(one.since_s)}`]));
-  block("Engines compared with their profile", ["phase", ""], [...Object.entries((refined && refined.factors) || {}).map(([phase, factor]) => [phase, Math.abs(factor - 1) < 0.05 ? "as profiled" : `takes ${Math.round(Math.abs(factor - 1) * 100)} % ${factor > 1 ? "longer" : "less"} than profiled`]), ...slow]);
-  const { planner } = status, settings = [["slo", `TTFT ${slo.ttft_ms} ms, ITL ${slo.itl_ms} ms, ${percent(slo.attainment)}`],
-    ["planner", `${planner.policy}, every ${measure(planner.interval_s, " s")}${planner.max_gpu_budget ? `, at most ${planner.max_gpu_budget} GPUs` : ""}${planner.dry_run ? ", dry run" : ""}`],
-    ...Object.entries(status.pools).map(([role, pool]) => [`pools.${role}`, `${pool.min_replicas} to ${pool.max_replicas} replicas of ${pool.gpus_per_replica} GPU`])];
-  const under = (name) => settings.find(([each]) => name.startsWith(`${each}.`)), made = Object.keys(changes || {});
-  for (const name of made) if (!under(name)) settings.push([name, JSON.stringify(changes[name])]);
-  block("Settings in force", ["setting", "value", "changed at run time"], settings.map(([name, value]) => [name, value,
-    made.filter((key) => key === name || key.startsWith(`${name}.`)).map((key) => [key.slice(name.length + 1), author(key)].filter(Boolean).join(" ")).join("; ") || "as configured"]));
-  const windows = advice ? [["hour", advice.hour], ["day", advice.day], ["since start", advice.start]].filter(([, each]) => each) : [];
-  block("Dry run", ["window", "GPU-hours: real", "planned", "saved", "within SLO: real", "planned"], windows.map(([name, each]) => [name, digits(each.stood.gpu_hours), digits(each.planned.gpu_hours), `${percent(each.saved_share.value)}${early(each)}`, percent(each.stood.attainment.value), percent(each.planned.attainment.value)]));
   tables(byId("facts"), blocks);
 }
 

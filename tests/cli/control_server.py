@@ -9,6 +9,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from aiohttp import web
 
+from headway.planning.documents import StatusDocument
+from headway.planning.status_text import facts, warnings
 from tests.http_thread import served
 
 AT = 1_760_000_000.0
@@ -102,6 +104,17 @@ def status(**changes: Any) -> dict[str, Any]:
     }
 
 
+NOW = AT + 100.0
+"""When the server is asked."""
+
+
+def worded(document: dict[str, Any]) -> dict[str, Any]:
+    """A status document as a server sends it: with its facts in words."""
+    found = StatusDocument.model_validate(document)
+    words = [fact.model_dump() for fact in facts(found, NOW)]
+    return {"warnings": warnings(found, NOW), "facts": words, **document}
+
+
 @dataclass
 class Control:
     """The server's documents, and the requests that it got."""
@@ -126,7 +139,7 @@ class Control:
             return 200, loads(body)
         self.asked.append(address)
         whole = {
-            "/v1/control/status": self.status,
+            "/v1/control/status": worded(self.status),
             "/v1/control/profile": self.profile,
             "/v1/control/advice": self.advice,
         }

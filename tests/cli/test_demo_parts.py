@@ -14,10 +14,11 @@ from headway.planning.documents import PoolStatus
 from headway.planning.records import DecisionRecord
 from headway.workload import open_trace
 from headway_cli.demo_plan import CREST, make_demo_plan, write_load
-from headway_cli.demo_record import DemoResult, History, Moment, live_report, read_pools
-from headway_cli.demo_view import example, facts, gpu_text, starts
+from headway_cli.demo_record import DemoResult, History, Moment, gpu_text, live_report, read_pools
+from headway_cli.demo_view import example, starts
 from headway_cli.job import Job, execute
 from headway_cli.report import render_result
+from headway_cli.result_view import figures
 from headway_cli.terminal import sparkline
 
 
@@ -161,7 +162,9 @@ def test_the_page_takes_a_live_run(tmp_path: Path) -> None:
         began_at=AT,
     )
     path = tmp_path / "live.json"
-    path.write_text(json.dumps(live_report(result).document()))
+    report = live_report(result)
+    path.write_text(json.dumps(report.document()))
     page = render_result(str(path))
     assert "SIMULATED" in page
-    assert facts(result)["Replicas"] == "prefill 1 to 1, decode 1 to 2; 8 decisions"
+    assert figures(report)["Fleet"] == "prefill 1, decode 1 to 2; 2 changes, 1 reversal"
+    assert any(note.startswith("GPU-seconds: ") for note in report.notes)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from headway.planning.decision_text import measured_text, reached_text, story, summary_text
+from headway.planning.decision_text import measured_text, story, summary_text
 from headway.planning.documents import LastDecision
-from headway.planning.record_figures import stood_already
+from headway.planning.record_figures import reached_text, stood_already
 from headway.planning.records import ConnectorAnswer, DecisionRecord, MeasuredFigures
 
 NEEDS = {"needs": {"decode": {"lead_s": 60.0}}, "settings": {"loss_budget": 0.01}}

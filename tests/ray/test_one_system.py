@@ -292,7 +292,7 @@ def dying(system: LiveSystem, watch: "Watch", *parts: str) -> Iterator[None]:
 
 def restarted(told: str, before: str) -> bool:
     """Whether the page's words on a part say so anew."""
-    return "restarted" in told and told != before
+    return "Restarts" in told and told != before
 
 
 def streamed(system: LiveSystem) -> Sequence[Answered | BaseException]:
@@ -334,11 +334,11 @@ class Watch:
     faults: list[str]
 
     def told_of(self, part: str) -> str:
-        """What the page's list of parts says of one."""
+        """What the page's facts say of a part's restarts, without how long ago."""
         if self.page is None:
             return ""
-        row = self.page.locator("#facts tr", has=self.page.get_by_text(part, exact=True))
-        return " ".join(row.all_inner_texts())
+        row = self.page.locator("#facts tr", has_text=re.compile(rf"Restarts\s*{re.escape(part)} "))
+        return re.sub(r"[0-9.]+ \w+ ago", "", " ".join(row.all_inner_texts()))
 
     def goes_on(self, shown: int) -> None:
         """The page shows newer decisions than that, and calls itself live."""

@@ -15,7 +15,6 @@ from headway.planning.documents import (
     Spread,
 )
 from headway.words import duration, money, targets
-from headway_cli.terminal import bold, console, print_facts, print_notes, table
 
 HEAD = ("", "covered", "GPU-hours: real", "planned", "saved", "within SLO: real", "planned")
 ACTED_HEAD = ("", "covered", "GPU-hours: before", "Headway", "saved", "within SLO: before", "Headway")
@@ -25,15 +24,6 @@ COVERED = 0.95
 
 OFF = 0.01
 """Difference of simulation and measurement from which on there is a note."""
-
-
-def print_advice(found: AdviceDocument) -> None:
-    """The table, the sentences and the notes."""
-    out = console()
-    out.print(bold(headline(found)))
-    out.print(table(head(found), rows(found), dense=False))
-    print_facts(sentences(found), out)
-    print_notes(list(notes(found)), out)
 
 
 def shown_part(found: AdviceDocument) -> AdviceDocument | ActedDocument:
