@@ -1,10 +1,8 @@
-"""`headway demo`: the live system on this machine, following a load; or a simulated day.
+"""`headway demo`: the live system on this machine, following a load.
 
-Live, everything is one process: the replay runs in its event loop; once a second it reads the status
-document of the control API in a thread beside it. What is shown comes from that document and from the
-replay's own totals, nothing else.
-
-The simulated day is three hours: a sine from trough to crest and back, and a burst every 40 minutes.
+Everything is one process: the replay runs in its event loop; once a second it reads the status document of
+the control API in a thread beside it. What is shown comes from that document and from the replay's own
+totals, nothing else.
 """
 
 import asyncio
@@ -12,11 +10,10 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-from headway.config import load_config
 from headway.loadgen import LoadPlan, LoadTally, ReplayCallbacks, ReplayProgress, replay
 from headway.planning import Slo
 from headway.workload import open_trace
@@ -29,23 +26,13 @@ from headway_cli.demo_view import DemoView, demo_view, print_plan, print_summary
 from headway_cli.deployment import Deployed
 from headway_cli.errors import CliError
 from headway_cli.flags import option, switch
-from headway_cli.job import Job, execute
 from headway_cli.options import DecodeSpeed, PrefillSpeed, speed_overrides
 from headway_cli.output import check_outputs, write_text
 from headway_cli.page.result import render
-from headway_cli.result_view import print_result
 from headway_cli.status import read_status
-from headway_cli.terminal import announce_compilation, bar, console, say
+from headway_cli.terminal import say
 from headway_cli.up import running
 
-PROFILE = "llama-3.1-8b_h100_tp1"
-SHAPES = (
-    "diurnal:rate_rps=45,amplitude=0.75,period_s=10800,duration_s=10800,"
-    "input_tokens=1400,output_tokens=260,input_cv=0.8,output_cv=0.6,seed=1",
-    "burst:rate_rps=0,peak_rps=40,burst_s=300,every_s=2400,duration_s=10800,"
-    "input_tokens=500,output_tokens=120,seed=2",
-)
-SETTINGS = {"engine.profile": PROFILE, "slo.ttft_ms": 500.0, "slo.itl_ms": 25.0}
 DURATION_S = 150.0
 LOOK_EVERY_S = 1.0
 RATE_OVER_S = 5.0
@@ -62,9 +49,6 @@ def demo(
     prefill_speed: PrefillSpeed = None,
     decode_speed: DecodeSpeed = None,
     keep: Annotated[bool, switch("--keep", "Leave it up afterwards, until Ctrl-C.")] = False,
-    simulate: Annotated[
-        bool, switch("--simulate", "Simulate a made-up day in seconds, without Ray.")
-    ] = False,
 ) -> None:
     """Run everything on a local Ray with simulated engines, and watch replica counts follow a load."""
     engines = speed_overrides(prefill_speed, decode_speed)
@@ -72,38 +56,7 @@ def demo(
     if Path(output).parent == Path("out"):
         Path("out").mkdir(exist_ok=True)
     check_outputs({"--output": output})
-    if simulate:
-        simulate_day(output, engines)
-    else:
-        run_demo(make_demo_plan(duration, engines), output=Path(output), keep=keep)
-
-
-def simulate_day(output: str, engines: Mapping[str, object]) -> None:
-    """Simulate the day, write the report and print the result."""
-    announce_compilation()
-    with tempfile.TemporaryDirectory() as folder:
-        trace = Path(folder, "made-up-day.csv")
-        _write_day(trace)
-        with bar("simulating") as progress:
-            report = execute(
-                Job(trace=str(trace), config=load_config(None, {**SETTINGS, **engines})), progress
-            )
-    write_text(Path(output), render(report))
-    print_result(report, console())
-    print(f"\nThe report: {output}")
-
-
-def _write_day(path: Path) -> None:
-    """Both shapes in one trace, in the order of arrival."""
-    rows: list[tuple[float, int, int]] = []
-    for shape in SHAPES:
-        with open_trace(shape) as trace:
-            for chunk in trace.chunks():
-                columns = (chunk.arrival_s, chunk.input_tokens, chunk.output_tokens)
-                rows += zip(*(column.tolist() for column in columns), strict=True)
-    rows.sort()
-    lines = [f"{at_s!r},{tokens_in},{tokens_out}\n" for at_s, tokens_in, tokens_out in rows]
-    path.write_text("timestamp_s,input_tokens,output_tokens\n" + "".join(lines), encoding="ascii")
+    run_demo(make_demo_plan(duration, engines), output=Path(output), keep=keep)
 
 
 def run_demo(plan: DemoPlan, *, output: Path, keep: bool) -> None:

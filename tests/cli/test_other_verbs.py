@@ -82,17 +82,6 @@ def test_report_of_a_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert again.read_bytes() == page.read_bytes()
 
 
-@pytest.mark.slow
-def test_the_simulated_day_ends_well(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    ended = headway(capsys, "demo", "--simulate")
-    assert ended.code == 0, ended.err
-    assert "The report: out/demo.html" in ended.out
-    assert Path("out/demo.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-
-
 def test_estimate_passes_everything_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
