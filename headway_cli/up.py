@@ -1,8 +1,8 @@
-"""`headway up` and `headway down`: the whole system on a Ray of its own, or on a cluster that is there.
+"""`headway up`, `attach` and `down`: the whole system, or the control plane alone for a fleet of others.
 
-It runs in the foreground, on another's cluster, or in the background. Whatever ends it (Ctrl-C, SIGTERM of
-`headway down`, an error), what it started is gone before it exits; while it cleans up, further interrupts are
-ignored.
+Both run on a Ray of their own, or on a cluster that is there, in the foreground or in the background.
+Whatever ends one (Ctrl-C, SIGTERM of `headway down`, an error), what it started is gone before it exits;
+while it cleans up, further interrupts are ignored.
 """
 
 import os
@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -19,9 +20,20 @@ from actors.hosts import addresses, unreachable_gateway
 from headway.config import HeadwayConfig, load_config
 from headway_cli import ownership
 from headway_cli.cluster import cluster, stop_signals, uninterrupted, wait_for
-from headway_cli.deployment import WHOLE, AlreadyThere, Deployed, Form, delete, deploy, settings
+from headway_cli.control import ControlClient
+from headway_cli.deployment import (
+    CONTROL_ALONE,
+    WHOLE,
+    AlreadyThere,
+    Deployed,
+    Form,
+    delete,
+    deploy,
+    settings,
+)
 from headway_cli.errors import CliError
 from headway_cli.flags import argument, option, switch
+from headway_cli.live_checks import attach_settings
 from headway_cli.ownership import announce, log_file, owning
 from headway_cli.terminal import say
 
@@ -69,6 +81,51 @@ def _announce(deployed: Deployed) -> None:
 def down(address: AddressOption = None) -> None:
     """End what `headway up` or `attach` started; with --address, delete the application there."""
     print(stop_owner() if address is None else stop_on_cluster(address))
+
+
+def attach(
+    config: Annotated[str, argument("CONFIG", "Settings (YAML): where metrics are, what is scaled.")],
+    *,
+    address: AddressOption = None,
+    insecure: InsecureOption = False,
+    detach: Annotated[bool, switch("--detach", "Return when it serves; headway down ends it.")] = False,
+) -> None:
+    """Plan for a fleet that others started: the control plane alone, on Ray; Ctrl-C ends it."""
+    found = attach_settings(config)
+    told = partial(_announce_control, found)
+    if address is None and found.connector.kind == "ray_serve":
+        raise CliError(
+            f"{config}: connector.kind: ray_serve scales an application of a Ray that runs: give --address"
+        )
+    if address is not None:
+        stay_on_cluster(found, address, told, stay=not detach, insecure=insecure, form=CONTROL_ALONE)
+    elif detach:
+        told(start_detached(config, CONTROL_ALONE))
+        print("It runs in the background; headway down ends it.")
+    else:
+        stay_up(found, told, CONTROL_ALONE)
+
+
+def _announce_control(config: HeadwayConfig, deployed: Deployed) -> None:
+    """Print whether it acts, the addresses, and what it waits for before it can plan."""
+    print(
+        "Watches only (planner.dry_run)"
+        if config.planner.dry_run
+        else "Sets replica counts (no planner.dry_run)"
+    )
+    print(f"Live page   {deployed.url}/")
+    print(f"Control     {deployed.url}/v1/control/status (headway status --url {deployed.url})")
+    print(f"Metrics     {deployed.url}/metrics", flush=True)
+    if why_not := deployed.waits_for or _waits_for(deployed.url):
+        print(f"Not planning yet; it starts as soon as it can: {why_not}", flush=True)
+
+
+def _waits_for(url: str) -> str:
+    try:
+        ControlClient(url=url, unverified=True).get("/ready")
+    except CliError as error:
+        return str(error)
+    return ""
 
 
 def stay_up(config: HeadwayConfig, announce_to_user: Announce, form: Form = WHOLE) -> None:
