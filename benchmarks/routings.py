@@ -32,12 +32,11 @@ from headway_cli.compare_routings import (
     RoutingRow,
     compare_routings,
     parse_loads,
-    parse_names,
 )
 from headway_cli.errors import CliError
 from headway_cli.job import gathered
 from headway_cli.job import workers as started
-from headway_cli.options import RunOptions
+from headway_cli.options import RunOptions, listed
 
 ROUTINGS = "slo,pull,default,least_load,prefix"
 LOADS = "70,90,110"
@@ -208,7 +207,7 @@ def main(
         question = Question(
             data=data,
             directory=Path(directory),
-            routings=parse_names(routings),
+            routings=listed("--routings", routings),
             loads=loads,
             duration_s=duration,
             seeds=seeds,

@@ -1,7 +1,5 @@
 """`headway compare`: several policies, or several routings on a fixed fleet, in parallel processes."""
 
-import os
-from pathlib import Path
 from typing import Annotated
 
 from headway_cli.compare_policies import Comparison, compare_policies, parse_policies
@@ -10,16 +8,15 @@ from headway_cli.compare_routings import (
     check_options,
     compare_routings,
     parse_loads,
-    parse_names,
 )
 from headway_cli.errors import CliError
 from headway_cli.flags import option, spread, switch
-from headway_cli.options import RunOptions, TraceArgument, configuration
-from headway_cli.output import STDOUT, check_outputs, write_json, write_text
+from headway_cli.options import Jobs, RunOptions, TraceArgument, configuration, listed, process_count
+from headway_cli.output import JsonFile, ReportFile, check_outputs, deliver
 from headway_cli.page.compare import render
 from headway_cli.result_view import print_comparison
 from headway_cli.routings_view import print_routings, render_routings
-from headway_cli.terminal import announce_compilation, console
+from headway_cli.terminal import announce_compilation
 
 DEFAULT_POLICIES = "headway,reference,threshold"
 DEFAULT_LOADS = "70,90,110"
@@ -56,34 +53,31 @@ def compare(
     seeds: Annotated[
         int | None, option("N", f"With --routings: runs of each, else {DEFAULT_SEEDS}; --seed first.")
     ] = None,
-    report: Annotated[str | None, option("FILE", "Write one self-contained HTML page.")] = None,
+    report: ReportFile = None,
     static_sweep: Annotated[
         bool, switch("--static-sweep", "Also try a grid of fixed fleets and show the best of them.")
     ] = False,
-    json: Annotated[str | None, option("FILE", "Write the results; - is standard output.")] = None,
-    jobs: Annotated[int | None, option("N", "Processes; else one per core.")] = None,
+    json: JsonFile = None,
+    jobs: Jobs = None,
 ) -> None:
     """Compare policies on one trace, or routings: attainment, goodput, GPU-hours, stability."""
-    if jobs is not None and jobs < 1:
-        raise CliError(f"--jobs: must be at least 1, got {jobs}")
+    processes = process_count(jobs)
     check_outputs({"--json": json, "--report": report}, (trace, options.config))
-    processes = jobs or os.cpu_count() or 1
     if routings is None:
         for flag, value in {"--fleet": fleet, "--loads": loads, "--seeds": seeds}.items():
             if value is not None:
                 raise CliError(f"{flag}: goes with --routings")
-        chosen = _default_policies(options) if policies is None else policies
-        _policies(
-            Comparison(
-                trace=trace,
-                options=options,
-                candidates=parse_policies(chosen),
-                static_sweep=static_sweep,
-                jobs=processes,
-            ),
-            json,
-            report,
+        comparison = Comparison(
+            trace=trace,
+            options=options,
+            candidates=parse_policies(_default_policies(options) if policies is None else policies),
+            static_sweep=static_sweep,
+            jobs=processes,
         )
+        announce_compilation()
+        found = compare_policies(comparison)
+        out = deliver(json, report, found.document, lambda: render(found))
+        print_comparison(found.policies, found.fixed, found.fixed_tried, out)
         return
     if policies is not None or static_sweep:
         raise CliError("--routings: compares routings on one fixed fleet, not policies or fleets")
@@ -91,41 +85,22 @@ def compare(
         raise CliError("--routings: needs --fleet, such as prefill=4,decode=8 or mixed=8")
     if seeds is not None and seeds < 1:
         raise CliError(f"--seeds: must be at least 1, got {seeds}")
-
     check_options(options)
-    comparison = RoutingComparison(
+    routed = RoutingComparison(
         trace=trace,
         options=options,
         fleet=fleet,
-        routings=parse_names(routings),
+        routings=listed("--routings", routings),
         loads=parse_loads(DEFAULT_LOADS if loads is None else loads),
         seeds=DEFAULT_SEEDS if seeds is None else seeds,
         jobs=processes,
     )
-    _routings(comparison, json, report)
+    announce_compilation()
+    result = compare_routings(routed)
+    print_routings(result, deliver(json, report, result.document, lambda: render_routings(result)))
 
 
 def _default_policies(options: RunOptions) -> str:
     configured = configuration(options).planner.policy
     known = configured in DEFAULT_POLICIES.split(",")
     return DEFAULT_POLICIES if known else f"{configured},{DEFAULT_POLICIES}"
-
-
-def _policies(comparison: Comparison, json: str | None, report: str | None) -> None:
-    announce_compilation()
-    result = compare_policies(comparison)
-    if report is not None:
-        write_text(Path(report), render(result))
-    if json is not None:
-        write_json(json, result.document())
-    print_comparison(result.policies, result.fixed, result.fixed_tried, console(to_stderr=json == STDOUT))
-
-
-def _routings(comparison: RoutingComparison, json: str | None, report: str | None) -> None:
-    announce_compilation()
-    result = compare_routings(comparison)
-    if report is not None:
-        write_text(Path(report), render_routings(result))
-    if json is not None:
-        write_json(json, result.document())
-    print_routings(result, console(to_stderr=json == STDOUT))

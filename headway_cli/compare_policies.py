@@ -31,7 +31,7 @@ from headway.workload import Trace, open_trace
 from headway_cli.compare_document import AUTO, PolicyComparison
 from headway_cli.errors import CliError
 from headway_cli.job import Job, execute, opened, run_all, work
-from headway_cli.options import RunOptions, configuration, trace_options
+from headway_cli.options import RunOptions, configuration, listed, trace_options
 
 PEAK_FACTOR = 2.0
 VALUES_PER_ROLE = 5
@@ -134,13 +134,7 @@ class Candidate:
 
 def parse_policies(text: str) -> tuple[Candidate, ...]:
     """The candidates in their order; CliError for an item that cannot be read or comes twice."""
-    candidates = tuple(_candidate(item.strip()) for item in text.split(",") if item.strip())
-    if not candidates:
-        raise CliError("--policies: no policy given")
-    labels = [candidate.label for candidate in candidates]
-    if repeated := next((label for label in labels if labels.count(label) > 1), None):
-        raise CliError(f"--policies: {repeated} comes twice")
-    return candidates
+    return tuple(map(_candidate, listed("--policies", text)))
 
 
 def static_candidate(counts: dict[Role, int]) -> Candidate:

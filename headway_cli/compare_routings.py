@@ -26,7 +26,7 @@ from headway.simulation.report import ClassFigures, Minutes, ReportSlo, Simulati
 from headway.workload import open_trace
 from headway_cli.errors import CliError
 from headway_cli.job import Job, run_all, work
-from headway_cli.options import RunOptions, configuration, static_overrides, trace_options
+from headway_cli.options import RunOptions, configuration, listed, static_overrides, trace_options
 
 WITHOUT_MEANING: Mapping[str, str] = {
     "rate_scale": "the load is that of --loads",
@@ -164,23 +164,13 @@ def check_options(options: RunOptions) -> None:
             raise CliError(f"--{name.replace('_', '-')}: does not go with --routings: {why}")
 
 
-def parse_names(text: str) -> tuple[str, ...]:
-    """`random,slo` → names; CliError for none, or one that comes twice."""
-    names = tuple(item.strip() for item in text.split(",") if item.strip())
-    if not names:
-        raise CliError("--routings: no routing given")
-    if repeated := next((name for name in names if names.count(name) > 1), None):
-        raise CliError(f"--routings: {repeated} comes twice")
-    return names
-
-
 def parse_loads(text: str) -> tuple[float, ...]:
     """`70,90,110` in percent → shares."""
     try:
-        loads = tuple(float(item) / 100.0 for item in text.split(",") if item.strip())
+        loads = tuple(float(item) / 100.0 for item in listed("--loads", text))
     except ValueError:
         raise CliError(f"--loads: expected percentages such as 70,90,110, got {text!r}") from None
-    if not loads or not all(0.0 < load <= 100.0 for load in loads):
+    if not all(0.0 < load <= 100.0 for load in loads):
         raise CliError(f"--loads: expected percentages above 0 and up to 10000, got {text!r}")
     if repeated := next((load for load in loads if loads.count(load) > 1), None):
         raise CliError(f"--loads: {100.0 * repeated:g} comes twice")

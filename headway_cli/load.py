@@ -37,9 +37,9 @@ from headway_cli.errors import CliError
 from headway_cli.flags import option, spread, switch
 from headway_cli.job import trace_figures
 from headway_cli.options import Duration, Start, TraceArgument, TraceFormat, Ttft
-from headway_cli.output import STDOUT, check_outputs, write_json, write_text
+from headway_cli.output import JsonFile, ReportFile, check_outputs, deliver
 from headway_cli.result_view import print_load
-from headway_cli.terminal import console, error_console
+from headway_cli.terminal import error_console
 
 RECORDED = (
     "index", "intended_s", "lag_s", "ttft_s", "tpot_s", "e2e_s", "input_tokens", "requested_tokens",
@@ -95,8 +95,8 @@ def load(
     options: LoadOptions,
     trace: TraceArgument,
     url: Annotated[str, option("URL", "The server, such as http://127.0.0.1:8000.")],
-    json: Annotated[str | None, option("FILE", "Write the result; - is standard output.")] = None,
-    report: Annotated[str | None, option("FILE", "Write one self-contained HTML page.")] = None,
+    json: JsonFile = None,
+    report: ReportFile = None,
     records: Annotated[str | None, option("FILE", "Write one JSON line per request.")] = None,
 ) -> None:
     """Replay a trace against an OpenAI endpoint: latencies and SLO attainment, as clients see them."""
@@ -104,19 +104,19 @@ def load(
     with open_trace(trace, options.trace_options()) as opened:
         job = LoadJob(trace=opened, source=trace, url=url, options=options, records=records)
         document, interrupted = run_load(job)
-    if report is not None:
-        # Here: a replay does without it.
-        from headway_cli.page.load import render_load
-
-        write_text(Path(report), render_load(document))
-    if json is not None:
-        write_json(json, document)
-    print_load(document, console(to_stderr=json == STDOUT))
+    print_load(document, deliver(json, report, lambda: document, lambda: _page(document)))
     if interrupted:
         raise typer.Exit(INTERRUPTED)
     if failure := nothing_served(document):
         print(f"headway: {failure}", file=sys.stderr)
         raise typer.Exit(ALL_FAILED)
+
+
+def _page(document: Mapping[str, Any]) -> str:
+    # Here: a replay does without it.
+    from headway_cli.page.load import render_load
+
+    return render_load(document)
 
 
 def nothing_served(document: Mapping[str, Any]) -> str:

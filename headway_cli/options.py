@@ -3,6 +3,7 @@
 None means "not given": the configuration decides. Values are checked where they belong, not here.
 """
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ DecodeSpeed = Annotated[str | None, option("SPEED", "The same for decoding.")]
 TraceArgument = Annotated[
     str, argument("TRACE", "A trace file, or generated load such as steady:rate_rps=20.")
 ]
+
+Jobs = Annotated[int | None, option("N", "Processes; else one per core.")]
 
 N = TypeVar("N", int, float)
 
@@ -174,6 +177,23 @@ def trace_options(options: RunOptions, seed: int) -> TraceOptions:
         rate_scale=1.0 if options.rate_scale is None else options.rate_scale,
         seed=seed,
     )
+
+
+def process_count(jobs: int | None) -> int:
+    """The number of processes for `--jobs`."""
+    if jobs is not None and jobs < 1:
+        raise CliError(f"--jobs: must be at least 1, got {jobs}")
+    return jobs or os.cpu_count() or 1
+
+
+def listed(flag: str, text: str) -> tuple[str, ...]:
+    """The items between commas; CliError without any, or with one twice."""
+    items = tuple(item.strip() for item in text.split(",") if item.strip())
+    if not items:
+        raise CliError(f"{flag}: nothing given")
+    if repeated := next((item for item in items if items.count(item) > 1), None):
+        raise CliError(f"{flag}: {repeated} comes twice")
+    return items
 
 
 def fleet(flag: str, text: str, also: str = "") -> dict[str, int]:

@@ -6,10 +6,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from rich.console import Console
 
 from headway.workload import whole_file
 from headway_cli.errors import CliError
+from headway_cli.flags import option
+from headway_cli.terminal import console
 
 if TYPE_CHECKING:
     from headway.routing.offload import OffloadTrace
@@ -17,6 +21,27 @@ if TYPE_CHECKING:
 STDOUT = "-"
 TO_STDOUT = "--json"
 """The flag that takes `-`."""
+
+
+JsonFile = Annotated[str | None, option("FILE", "Write the result; - is standard output.")]
+ReportFile = Annotated[str | None, option("FILE", "Write one self-contained HTML page.")]
+
+
+def deliver(
+    json_file: str | None,
+    report: str | None,
+    document: Callable[[], Mapping[str, Any]],
+    page: Callable[[], str],
+) -> Console:
+    """Write the page and the document that were asked for.
+
+    The console for the tables: standard error where the document has standard output.
+    """
+    if report is not None:
+        write_text(Path(report), page())
+    if json_file is not None:
+        write_json(json_file, document())
+    return console(to_stderr=json_file == STDOUT)
 
 
 def check_outputs(outputs: Mapping[str, str | None], inputs: Iterable[str | None] = ()) -> None:

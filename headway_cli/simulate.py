@@ -9,10 +9,10 @@ from headway_cli.errors import CliError
 from headway_cli.flags import argument, option, spread
 from headway_cli.job import Job, execute
 from headway_cli.options import RunOptions, TraceArgument, configuration, static_overrides, trace_options
-from headway_cli.output import STDOUT, check_outputs, trace_lines, write_json, write_text
+from headway_cli.output import JsonFile, ReportFile, check_outputs, deliver, trace_lines
 from headway_cli.page.result import render
 from headway_cli.result_view import print_result
-from headway_cli.terminal import announce_compilation, bar, console
+from headway_cli.terminal import announce_compilation, bar
 
 
 @spread(RunOptions)
@@ -24,8 +24,8 @@ def simulate(
     static: Annotated[
         str | None, option("FLEET", "Fixed fleet, prefill=4,decode=8; implies the policy.")
     ] = None,
-    json: Annotated[str | None, option("FILE", "Write the result; - is standard output.")] = None,
-    report: Annotated[str | None, option("FILE", "Write one self-contained HTML page.")] = None,
+    json: JsonFile = None,
+    report: ReportFile = None,
     offload_traces: Annotated[
         str | None, option("FILE", "With routing.offload: write JSON, a request a line.")
     ] = None,
@@ -49,12 +49,9 @@ def simulate(
     with bar("simulating") as progress, traced as traces:
         result = execute(job, progress, traces)
     price, currency = config.price_per_gpu_hour(), config.planner.advice.currency
-    if report is not None:
-        write_text(Path(report), render(result, price, currency))
-    if json is not None:
-        priced = {} if price is None else {"price_per_gpu_hour": price, "currency": currency}
-        write_json(json, result.document() | priced)
-    print_result(result, console(to_stderr=json == STDOUT))
+    priced = {} if price is None else {"price_per_gpu_hour": price, "currency": currency}
+    out = deliver(json, report, lambda: result.document() | priced, lambda: render(result, price, currency))
+    print_result(result, out)
 
 
 def _policy(policy: str | None, static: str | None) -> dict[str, object]:

@@ -127,6 +127,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - a series' value of any kind
 BLUE, ORANGE, GREEN, SKY, PURPLE, VERMILLION, GREY = (
     "#0072B2", "#E69F00", "#009E73", "#56B4E9", "#CC79A7", "#D55E00", "#8A8A8A",
 )  # fmt: skip
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION)
 ROLE_COLOURS = {"prefill": BLUE, "decode": ORANGE, "mixed": GREEN}
 LOG_FROM = 8.0
 """A latency axis becomes logarithmic when its peak is this many times the target."""
@@ -145,6 +146,11 @@ WIDE_TICKS = (0.0, 0.9, 0.99, 0.999, 0.9999)
 """Those that have room where the axis goes down to 0."""
 
 Shares = Iterable[float | None]
+
+
+def colour(place: int) -> str:
+    """The colour of one of several things, by its place among them."""
+    return COLOURS[place % len(COLOURS)]
 
 
 def missed(share: float) -> float:
@@ -217,8 +223,10 @@ class Board:
         style: Style = {"colour": VERMILLION, "line": "dash", "width": 1.5, "quiet": True}
         self.line(row, name, ends, np.array([value, value]), style)
 
-    def latency_axis(self, row: int, peak_s: float, target_s: float) -> None:
-        """Milliseconds, logarithmic where the peak is far above the target."""
+    def latency_target(self, row: int, target_s: float, latencies_s: Iterable[Floats]) -> None:
+        """A panel of latencies in milliseconds, logarithmic where the highest is far above the target."""
+        self.target(row, f"target {target_s * 1e3:g} ms", target_s * 1e3)
+        peak_s = max((float(np.nanmax(each, initial=0.0)) for each in latencies_s), default=0.0)
         if peak_s > LOG_FROM * target_s:
             self.axis(row, title="ms (log)", scale="log")
         else:

@@ -2,18 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
-
 from headway.simulation.report import SimulationReport
 from headway.words import duration, money, percent, plural, scaled, targets
 from headway_cli.compare_document import AUTO, PolicyComparison
 from headway_cli.compare_policies import pareto
 from headway_cli.page.charts import (
-    BLUE,
-    GREEN,
     GREY,
-    ORANGE,
-    PURPLE,
     SKY,
     VERMILLION,
     Board,
@@ -23,13 +17,13 @@ from headway_cli.page.charts import (
     Style,
     attained,
     attainment_axis,
+    colour,
     missed,
 )
 from headway_cli.page.series import gpu_hours, interval_columns, pool_columns, steps
 from headway_cli.page.template import card, cards, charts, figures, heading, hint, named, notes, page
 from headway_cli.result_view import BOUND_IS, COMPARED, TPOT_IS, common_notes, movement
 
-COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION)
 FRONTIER_PX = 420
 ROOM = 0.06
 """Of the span of costs, left free at both ends of the frontier's axis."""
@@ -192,8 +186,7 @@ def _frontier(found: PolicyComparison) -> Figure:
         tried = f"best of {found.fixed_tried} fixed fleets"
         add(tried, found.fixed, {"colour": GREY, "line": "none", "symbol": "square-open", "size": 7})
     for place, (label, report) in enumerate(found.policies.items()):
-        colour = COLOURS[place % len(COLOURS)]
-        add(label, {label: report}, {"colour": colour, "line": "none", "symbol": "circle", "size": 13})
+        add(label, {label: report}, {"colour": colour(place), "line": "none", "symbol": "circle", "size": 13})
     static = best_static(found)
     if static is not None:
         add(
@@ -228,16 +221,13 @@ def _over_time(found: PolicyComparison) -> Figure:
     board.line(1, "arrivals", *steps(load, load.load_rps), {"colour": GREY, "step": True})
     board.axis(1, title="requests/s")
     for place, (label, report) in enumerate(found.policies.items()):
-        _lines(board, label, report, roles, COLOURS[place % len(COLOURS)])
+        _lines(board, label, report, roles, colour(place))
     for row, _ in enumerate(roles, start=2):
         board.axis(row, whole=True)
     slo, last = found.first.slo, board.rows
     for row, key, target_s in ((last - 3, "ttft_s", slo.ttft_s), (last - 2, "itl_s", slo.itl_s)):
-        board.target(row, f"target {target_s * 1e3:g} ms", target_s * 1e3)
-        late = [interval_columns(one.intervals).latencies[key]["p99"] for one in found.policies.values()]
-        board.latency_axis(
-            row, max((float(np.nanmax(each, initial=0.0)) for each in late), default=0.0), target_s
-        )
+        late = (interval_columns(one.intervals).latencies[key]["p99"] for one in found.policies.values())
+        board.latency_target(row, target_s, late)
     board.attainment_target(
         last - 1, slo.attainment, [row.attainment for one in found.policies.values() for row in one.intervals]
     )

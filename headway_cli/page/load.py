@@ -8,10 +8,11 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from headway.simulation.report import Count, Measured, Number, Quantiles, ReportSlo
-from headway.words import duration, milliseconds, percent, scaled, targets
+from headway.words import duration, percent, scaled, targets
 from headway_cli.page.charts import BLUE, GREEN, GREY, ORANGE, PURPLE, Board, Figure, Style
-from headway_cli.page.template import card, cards, charts, figures, heading, hint, named, notes, page
-from headway_cli.result_view import LATENCIES, QUANTILES, TPOT_IS, load_figures
+from headway_cli.page.result import late_card, latencies
+from headway_cli.page.template import card, cards, charts, heading, hint, named, notes, page
+from headway_cli.result_view import TPOT_IS, load_figures
 
 LEAST_SPAN_S = 1e-9
 
@@ -69,15 +70,11 @@ class LoadResult:
 def render_load(document: Mapping[str, Any]) -> str:
     """The page; pydantic's ValidationError names what is missing or wrong."""
     found = TypeAdapter(LoadResult).validate_python(document)
-    latencies = (
-        (name, "", *(milliseconds(getattr(getattr(found, key), quantile)) for quantile in QUANTILES))
-        for key, name in LATENCIES
-    )
     body = (
         cards(_cards(found)),
         named(load_figures(asdict(found))),
         heading("Latencies, as clients saw them"),
-        figures(("ms", "", *QUANTILES), latencies),
+        latencies(found),
         hint(TPOT_IS),
         heading("Over time"),
         hint(
@@ -108,10 +105,8 @@ def _cards(found: LoadResult) -> Iterator[str]:
         f"of {found.requests:,}; {missing}",
         "bad" if found.failed else "",
     )
-    for key, name, target_s in (("ttft_s", "TTFT", found.slo.ttft_s), ("tpot_s", "TPOT", found.slo.itl_s)):
-        late = getattr(found, key).p99
-        verdict = "good" if late is not None and late <= target_s else "bad"
-        yield card(f"{name} p99", f"{milliseconds(late)} ms", f"target {target_s * 1e3:g} ms", verdict)
+    yield late_card("TTFT", found.ttft_s.p99, found.slo.ttft_s)
+    yield late_card("TPOT", found.tpot_s.p99, found.slo.itl_s)
 
 
 def _without_gaps(rows: Sequence[LoadInterval]) -> Iterator[LoadInterval]:
@@ -157,8 +152,7 @@ def _draw(found: LoadResult) -> Figure:
     for row, name, key, colour in lines:
         board.line(row, name, middle_s, column(key) * 1e3, {"colour": colour})
     for row, key, target_s in ((3, "ttft_p99_s", slo.ttft_s), (4, "tpot_p99_s", slo.itl_s)):
-        board.target(row, f"target {target_s * 1e3:g} ms", target_s * 1e3)
-        board.latency_axis(row, float(np.nanmax(column(key), initial=0.0)), target_s)
+        board.latency_target(row, target_s, [column(key)])
     board.share(5, "attainment", start_s, column("attainment"), {"colour": GREEN, "step": True})
     board.attainment_target(5, slo.attainment, column("attainment"))
     return board.finish()

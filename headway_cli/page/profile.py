@@ -9,23 +9,10 @@ from collections.abc import Iterator, Sequence
 
 from headway.profiling.comparison import Recommendation
 from headway.words import percent, shown, targets
-from headway_cli.page.charts import (
-    BLUE,
-    GREEN,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILLION,
-    Axis,
-    Figure,
-    Panel,
-    Series,
-    Style,
-)
+from headway_cli.page.charts import VERMILLION, Axis, Figure, Panel, Series, Style, colour
 from headway_cli.page.template import charts, figures, folded, heading, items, notes, page
 from headway_cli.profile_view import ShownProfile, recommendation_lines
 
-COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION)
 LENGTHS: Axis = {"title": "prompt length, tokens (log)", "scale": "log"}
 USAGE: Axis = {"title": "KV cache in use", "share": True, "low": 0.0, "high": 1.0}
 PANELS: Sequence[tuple[str, Axis, Axis]] = (
@@ -76,7 +63,7 @@ def draw(profiles: Sequence[ShownProfile], found: Recommendation | None) -> Figu
         for title, along, up in PANELS
     ]
     for place, one in enumerate(profiles):
-        style: Style = {"group": one.name, "colour": COLOURS[place % len(COLOURS)], "symbol": "circle"}
+        style: Style = {"group": one.name, "colour": colour(place), "symbol": "circle"}
         for panel, series in (*_prefill(one, style), *_decode(one, style, labelled=len(profiles) == 1)):
             panels[panel]["series"].append(series)
     if found is not None:

@@ -25,14 +25,11 @@ def render(report: SimulationReport, price_per_gpu_hour: float | None = None, cu
     spent = None if price_per_gpu_hour is None else money(report.gpu_hours * price_per_gpu_hour, currency)
     initial = {role: series.desired[0] for role, series in report.replicas.items()}
     worded = decisions(report.intervals, initial)
-    latencies = (
-        (name, *(milliseconds(getattr(getattr(report, key), quantile)) for quantile in QUANTILES))
-        for key, name in LATENCIES
-    )
-    table = figures(("ms", *QUANTILES), latencies, texts=())
     body = (
         cards(_cards(report, spent)),
-        pair(heading("Latencies") + table + hint(TPOT_IS), notes([*_merged(report), *report.notes])),
+        pair(
+            heading("Latencies") + latencies(report) + hint(TPOT_IS), notes([*_merged(report), *report.notes])
+        ),
         heading("Over time"),
         hint(HOW_TO_READ),
         charts(draw(report, worded)),
@@ -62,10 +59,23 @@ def _cards(report: SimulationReport, spent: str | None) -> Iterator[str]:
     if spent is not None:
         yield card("Cost", spent, f"{report.gpu_hours:.4g} GPU-hours")
     yield card("× fluid bound", ratio(report.fluid_bound_ratio), "the least any fleet needs")
-    for key, name in (("ttft_s", "TTFT"), ("itl_s", "ITL")):
-        late, target_s = getattr(report, key).p99, getattr(report.slo, key)
-        verdict = "good" if late is not None and late <= target_s else "bad"
-        yield card(f"{name} p99", f"{milliseconds(late)} ms", f"target {target_s * 1e3:g} ms", verdict)
+    yield late_card("TTFT", report.ttft_s.p99, report.slo.ttft_s)
+    yield late_card("ITL", report.itl_s.p99, report.slo.itl_s)
+
+
+def latencies(found: object) -> str:
+    """The table of all LATENCIES, in milliseconds."""
+    rows = (
+        (name, *(milliseconds(getattr(getattr(found, key), quantile)) for quantile in QUANTILES))
+        for key, name in LATENCIES
+    )
+    return figures(("ms", *QUANTILES), rows, texts=())
+
+
+def late_card(name: str, p99_s: float | None, target_s: float) -> str:
+    """A latency's 99th percentile beside its target."""
+    verdict = "good" if p99_s is not None and p99_s <= target_s else "bad"
+    return card(f"{name} p99", f"{milliseconds(p99_s)} ms", f"target {target_s * 1e3:g} ms", verdict)
 
 
 def _merged(report: SimulationReport) -> Iterator[str]:

@@ -268,8 +268,7 @@ def _draw_latency(
 ) -> None:
     for name, style in LINE_STYLES.items():
         board.line(row, name, middle_s, lines[name] * 1e3, style)
-    board.target(row, f"target {target_s * 1e3:g} ms", target_s * 1e3)
-    board.latency_axis(row, float(np.nanmax(lines["p99"], initial=0.0)), target_s)
+    board.latency_target(row, target_s, [lines["p99"]])
 
 
 def _draw_spikes(board: Board, row: int, found: list[Spike]) -> None:

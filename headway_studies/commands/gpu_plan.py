@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf, isfinite
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -24,8 +23,8 @@ from headway.workload import TraceOptions, open_trace
 from headway_cli.errors import CliError
 from headway_cli.flags import option, spread
 from headway_cli.options import Attainment, Duration, Itl, Start, TraceArgument, TraceFormat, Ttft
-from headway_cli.output import STDOUT, check_outputs, write_json, write_text
-from headway_cli.terminal import announce_compilation, console
+from headway_cli.output import JsonFile, ReportFile, check_outputs, deliver
+from headway_cli.terminal import announce_compilation
 from headway_studies.commands.gpu_plan_view import print_plan, render
 from headway_studies.gpu_mix.mix import InfeasibleError, Mix, MixRules, Supply, cheapest, rounded_up, supplies
 from headway_studies.gpu_mix.needs import GpuCandidate, PoolNeed, RequestLoad, candidates, pool_needs
@@ -64,19 +63,15 @@ def gpu_plan(
     *,
     options: GpuPlanOptions,
     trace: TraceArgument,
-    json: Annotated[str | None, option("FILE", "Write the plan; - is standard output.")] = None,
-    report: Annotated[str | None, option("FILE", "Write one self-contained HTML page.")] = None,
+    json: JsonFile = None,
+    report: ReportFile = None,
 ) -> None:
     """Choose GPU types and counts for a trace: the cheapest whole replicas that keep the SLO."""
     check_outputs({"--json": json, "--report": report}, (trace, options.config))
     announce_compilation()
     with stdout_of_c_to_stderr():
         document = plan_trace(trace, options)
-    if json is not None:
-        write_json(json, document)
-    if report is not None:
-        write_text(Path(report), render(document))
-    print_plan(document, console(to_stderr=json == STDOUT))
+    print_plan(document, deliver(json, report, lambda: document, lambda: render(document)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

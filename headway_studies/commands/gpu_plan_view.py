@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from headway.words import duration, percent, plural, scaled, targets
-from headway_cli.page.charts import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, Board, Figure
+from headway_cli.page.charts import BLUE, GREY, SKY, Board, Figure, colour
 from headway_cli.page.series import Floats
 from headway_cli.page.template import bars, charts, figures, folded, heading, named, notes, page
 from headway_cli.terminal import bold, print_facts, print_notes, table
@@ -87,7 +87,6 @@ def _fleets(row: Document, pools: Sequence[str]) -> Iterator[str]:
         yield " + ".join(f"{count} {name}" for name, count in row["replicas"][pool].items()) or "0"
 
 
-COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION)
 CHEAPEST, OTHER = BLUE, SKY
 
 
@@ -155,7 +154,7 @@ def _draw(trace: Mapping[str, float], intervals: Sequence[Document]) -> Figure:
     board.axis(1, title="requests/s")
     for at, name in enumerate(dict.fromkeys(name for row in intervals for name in row["gpus"])):
         counts = [float(row["gpus"].get(name, 0)) for row in intervals]
-        board.line(2, name, times, _closed(counts), {"colour": COLOURS[at % len(COLOURS)], "step": True})
+        board.line(2, name, times, _closed(counts), {"colour": colour(at), "step": True})
     board.axis(2, whole=True)
     costs = [row["cost_per_hour"] for row in intervals]
     board.line(3, "cost per hour", times, _closed(costs), {"colour": BLUE, "step": True, "unlisted": True})

@@ -19,8 +19,9 @@ from headway.config.base import ConfigError, PositiveFloat, PositiveInt, Setting
 from headway.config.models import read_yaml
 from headway_cli.errors import CliError
 from headway_cli.flags import option, spread
-from headway_cli.output import STDOUT, check_outputs, write_json, write_text
-from headway_cli.terminal import bar, console
+from headway_cli.options import listed
+from headway_cli.output import JsonFile, check_outputs, deliver
+from headway_cli.terminal import bar
 from headway_studies.commands.queue_sim_view import make_document, print_document, render
 from headway_studies.queue_simulator.experiment import Experiment, run_experiment
 from headway_studies.queue_simulator.load import Amount, RequestCount, RunDuration, Service
@@ -83,7 +84,7 @@ class QueueSimOptions:
 def queue_sim(
     *,
     options: QueueSimOptions,
-    json: Annotated[str | None, option("FILE", "Write the results; - is standard output.")] = None,
+    json: JsonFile = None,
     plot: Annotated[str | None, option("FILE", "Write charts as an HTML page.")] = None,
 ) -> None:
     """Compare push and pull, simple and SLO-aware queues: waits and SLO violations, over many seeds."""
@@ -91,11 +92,7 @@ def queue_sim(
     experiment = experiment_of(options)
     with bar(f"{options.seeds} seeds of {len(experiment.policies)} policies") as report:
         document = make_document(experiment, run_experiment(experiment, report))
-    if json is not None:
-        write_json(json, document)
-    if plot is not None:
-        write_text(Path(plot), render(document))
-    print_document(document, console(to_stderr=json == STDOUT))
+    print_document(document, deliver(json, plot, lambda: document, lambda: render(document)))
 
 
 def experiment_of(options: QueueSimOptions) -> Experiment:
@@ -116,10 +113,7 @@ def parse_policies(text: str | None, passing: Passing) -> tuple[DispatchPolicy, 
     """`least-load-pull:slo,random-push`; a routing without a queue policy means all, no text everything."""
     if text is None:
         return all_policies(passing=passing)
-    items = [item.strip() for item in text.split(",") if item.strip()]
-    if not items:
-        raise CliError("--policies: names no policy")
-    policies = tuple(policy for item in items for policy in _policies(item, passing))
+    policies = tuple(policy for item in listed("--policies", text) for policy in _policies(item, passing))
     if len(set(policies)) < len(policies):
         twice = next(policy for policy in policies if policies.count(policy) > 1)
         raise CliError(f"--policies: {twice.label} comes twice")

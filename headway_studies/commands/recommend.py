@@ -4,7 +4,6 @@ All profiles and settings are checked in this process before any other starts. A
 ends the command: left out in silence it could have been the cheapest.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -19,9 +18,21 @@ from headway.workload import TraceOptions, open_trace
 from headway_cli.errors import CliError
 from headway_cli.flags import option, spread
 from headway_cli.job import Job, execute, gathered, opened, trace_figures, workers
-from headway_cli.options import DECIMAL, Attainment, Duration, Itl, Start, TraceArgument, TraceFormat, Ttft
-from headway_cli.output import STDOUT, check_outputs, write_json, write_text
-from headway_cli.terminal import Report, announce_compilation, bar, console
+from headway_cli.options import (
+    DECIMAL,
+    Attainment,
+    Duration,
+    Itl,
+    Jobs,
+    Start,
+    TraceArgument,
+    TraceFormat,
+    Ttft,
+    listed,
+    process_count,
+)
+from headway_cli.output import JsonFile, ReportFile, check_outputs, deliver, write_text
+from headway_cli.terminal import Report, announce_compilation, bar
 from headway_studies.commands.recommend_page import render
 from headway_studies.commands.recommend_view import (
     Recommendation,
@@ -110,25 +121,21 @@ def recommend(
     *,
     options: RecommendOptions,
     trace: TraceArgument,
-    json: Annotated[str | None, option("FILE", "Write the results; - is standard output.")] = None,
-    report: Annotated[str | None, option("FILE", "Write one self-contained HTML page.")] = None,
+    json: JsonFile = None,
+    report: ReportFile = None,
     write: Annotated[
         str | None, option("FILE", "Write the recommended configuration (YAML), to start from.")
     ] = None,
-    jobs: Annotated[int | None, option("N", "Processes; else one per core.")] = None,
+    jobs: Jobs = None,
 ) -> None:
     """Choose engine, mode, chunk size, policy and fleet for a trace: the least cost, simulated."""
-    if jobs is not None and jobs < 1:
-        raise CliError(f"--jobs: must be at least 1, got {jobs}")
+    processes = process_count(jobs)
     check_outputs({"--json": json, "--report": report, "--write": write}, (trace, options.config))
-    found = recommendation(trace, options, jobs or os.cpu_count() or 1)
-    if report is not None:
-        write_text(Path(report), render(document(found)))
+    found = recommendation(trace, options, processes)
     if write is not None and found.choice is not None:
         write_text(Path(write), found.configuration())
-    if json is not None:
-        write_json(json, document(found))
-    print_recommendation(found, console(to_stderr=json == STDOUT))
+    out = deliver(json, report, lambda: document(found), lambda: render(document(found)))
+    print_recommendation(found, out)
     if found.choice is None:
         raise CliError(nothing_found(found))
 
@@ -137,7 +144,7 @@ def recommendation(trace: str, options: RecommendOptions, processes: int) -> Rec
     """Try all candidates on the trace. Errors are one line that names flag, file or key."""
     base = options.base()
     config = base.config()
-    choices = engine_choices(base, _listed("--profiles", options.profiles) if options.profiles else ())
+    choices = engine_choices(base, listed("--profiles", options.profiles) if options.profiles else ())
     if not choices:
         raise CliError("--profiles: none given, and the configuration has no gpu_types to choose among")
     prices = _prices(options.gpu_prices)
@@ -210,19 +217,9 @@ def _followed(trace: str, reading: TraceOptions, candidate: Candidate, known: Fa
     return followed(candidate, known, fleet, opened(trace, reading))
 
 
-def _listed(flag: str, text: str) -> list[str]:
-    """The items of a list; CliError without any, or with one twice."""
-    items = [item.strip() for item in text.split(",") if item.strip()]
-    if not items:
-        raise CliError(f"{flag}: nothing given")
-    if repeated := next((item for item in items if items.count(item) > 1), None):
-        raise CliError(f"{flag}: {repeated} comes twice")
-    return items
-
-
 def _modes(text: str) -> list[Mode]:
     try:
-        return [Mode(item) for item in _listed("--modes", text)]
+        return [Mode(item) for item in listed("--modes", text)]
     except ValueError:
         raise CliError(f"--modes: expected mixed, split or both, got {text!r}") from None
 
@@ -231,7 +228,7 @@ def _chunks(text: str | None, config: HeadwayConfig) -> list[int]:
     """The chunk sizes of mixed replicas."""
     if text is None and config.engine.chunk_tokens is not None:
         return [config.engine.chunk_tokens]
-    items = _listed("--chunks", CHUNKS if text is None else text)
+    items = listed("--chunks", CHUNKS if text is None else text)
     if wrong := next((item for item in items if not DECIMAL.fullmatch(item) or int(item) < 1), None):
         raise CliError(f"--chunks: expected tokens such as {CHUNKS}, got {wrong!r}")
     return [int(item) for item in items]
@@ -240,7 +237,7 @@ def _chunks(text: str | None, config: HeadwayConfig) -> list[int]:
 def _prices(text: str | None) -> dict[str, float]:
     """`h100=3.0,a100=1.4` as a mapping."""
     prices: dict[str, float] = {}
-    for pair in _listed("--gpu-prices", text) if text is not None else ():
+    for pair in listed("--gpu-prices", text) if text is not None else ():
         name, _, value = (part.strip() for part in pair.rpartition("="))
         try:
             price = float(value)

@@ -8,13 +8,13 @@ import numpy as np
 from rich.console import Console
 
 from headway.words import percent, plural
-from headway_cli.flags import argument, option, switch
-from headway_cli.output import STDOUT, check_outputs, write_json, write_text
-from headway_cli.page.charts import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, Board, Figure, Style, plain
+from headway_cli.flags import argument, switch
+from headway_cli.output import JsonFile, ReportFile, check_outputs, deliver
+from headway_cli.page.charts import Board, Figure, Style, colour, plain
 from headway_cli.page.series import gpus_over_time, interval_columns, steps
 from headway_cli.page.template import charts, figures, heading, named, notes, page
 from headway_cli.result_view import COMPARED, common_notes
-from headway_cli.terminal import announce_compilation, bar, bold, console, print_facts, print_notes, table
+from headway_cli.terminal import announce_compilation, bar, bold, print_facts, print_notes, table
 from headway_studies.commands.shared_budget import (
     BudgetUse,
     DeploymentUse,
@@ -24,7 +24,6 @@ from headway_studies.commands.shared_budget import (
     run_split,
 )
 
-COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, GREY)
 OVER_TIME = {"shared": "GPUs, shared", "split": "GPUs, split in fixed parts"}
 
 
@@ -34,8 +33,8 @@ def share(
     split: Annotated[
         bool, switch("--split", "Also run each alone in a fixed part of the budget, for comparison.")
     ] = False,
-    json: Annotated[str | None, option("FILE", "Write the results; - is standard output.")] = None,
-    report: Annotated[str | None, option("FILE", "Write one self-contained HTML page.")] = None,
+    json: JsonFile = None,
+    report: ReportFile = None,
 ) -> None:
     """Simulate deployments that share a GPU budget by priority: attainment, cost, who held what."""
     check_outputs({"--json": json, "--report": report}, (file,))
@@ -46,11 +45,7 @@ def share(
         together = run_shared(shared, path, progress)
         alone = run_split(shared, path, together) if split else None
     found = ShareReport(gpus=shared.gpus, shared=together, split=alone)
-    if report is not None:
-        write_text(Path(report), render(found))
-    if json is not None:
-        write_json(json, found.document())
-    print_shared(found, console(to_stderr=json == STDOUT))
+    print_shared(found, deliver(json, report, found.document, lambda: render(found)))
 
 
 def headline(report: ShareReport) -> str:
@@ -178,4 +173,4 @@ def _draw_gpus(board: Board, row: int, uses: Sequence[DeploymentUse]) -> None:
 
 
 def _style(one: DeploymentUse, at: int) -> Style:
-    return {"group": one.name, "colour": COLOURS[at % len(COLOURS)]}
+    return {"group": one.name, "colour": colour(at)}

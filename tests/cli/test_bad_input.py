@@ -71,8 +71,8 @@ FLAGS = {
 }
 
 COMPARISONS = {
-    "no policies": (["--policies", ","], ["--policies", "no policy"]),
-    "an empty list of policies": (["--policies", ""], ["--policies", "no policy"]),
+    "no policies": (["--policies", ","], ["--policies", "nothing given"]),
+    "an empty list of policies": (["--policies", ""], ["--policies", "nothing given"]),
     "a policy twice": (["--policies", "threshold,threshold"], ["--policies", "twice"]),
     "an unknown policy": (["--policies", "threshold,bold"], ["planner.policy", "bold"]),
     "no key and value": (["--policies", "reference:kalman"], ["--policies", "KEY=VALUE", "kalman"]),

@@ -150,7 +150,7 @@ def test_the_same_bytes_however_many_processes(capsys: pytest.CaptureFixture[str
     ("flags", "words"),
     [
         (("--routings", "nope,slo", *FLEET), "no profile 'nope'; known: "),
-        (("--routings", ",", *FLEET), "--routings: no routing"),
+        (("--routings", ",", *FLEET), "--routings: nothing given"),
         (("--routings", "slo,slo", *FLEET), "--routings: slo comes twice"),
         (("--routings", "slo"), "--routings: needs --fleet"),
         (("--routings", "slo", "--fleet", "decode=1"), "planner.static.mixed: missing"),

@@ -22,7 +22,7 @@ consumers:
 FLAGS = {
     "unknown set-up": (["--setup", "triple"], ["--setup", "triple", "ideal-single, ideal-double, multi"]),
     "missing file": (["--setup", "none.yaml"], ["none.yaml", "No such file"]),
-    "no policies": (["--policies", ","], ["--policies", "no policy"]),
+    "no policies": (["--policies", ","], ["--policies", "nothing given"]),
     "unknown routing": (["--policies", "pull"], ["--policies", "'pull'", "least-load-pull"]),
     "unknown queue policy": (["--policies", "random-push:edf"], ["--policies", "'edf'", "slo-savable"]),
     "empty queue policy": (["--policies", "random-push:"], ["--policies", "''", "simple"]),
