@@ -10,6 +10,7 @@ Journeys: see `benchmarks.journeys`.
 import ast
 import subprocess
 import tokenize
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,16 +20,8 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-PACKAGES = (
-    "actors",
-    "headway",
-    "headway_aibrix",
-    "headway_cli",
-    "headway_studies",
-    "interp",
-    "predictors",
-    "serve_apps",
-)
+PROJECT = tomllib.loads(Path(__file__).parents[1].joinpath("pyproject.toml").read_text(encoding="utf-8"))
+PACKAGES = tuple(sorted(PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]))
 SMALL_LINES, LONG_LINES = 50, 30
 NAMES_SHOWN = 12
 

