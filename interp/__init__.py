@@ -6,12 +6,11 @@ the other packages.
 """
 
 from interp.arrays import InterpError, ProfileError
-from interp.decode import BestPoint, DecodeSurface
 from interp.decode_table import DecodeTable
-from interp.prefill import PrefillSurface, PrefillTable
 from interp.profile import Coverage, Profile, build_profile, scaled
 from interp.samples import DecodeSamples, PrefillSamples
 from interp.storage import load_profile, save_profile
+from interp.surfaces import BestPoint, DecodeSurface, PrefillSurface, PrefillTable
 
 __all__ = [
     "BestPoint",

@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 
 from interp.arrays import FloatArray, ProfileError, RealOrArray, query
-from interp.decode import DecodeSurface
 from interp.decode_table import DecodeBounds, lines_of
-from interp.prefill import PrefillSurface
 from interp.samples import DecodeSamples, PrefillSamples
+from interp.surfaces import DecodeSurface, PrefillSurface
 
 MS_PER_S = 1000.0
 
