@@ -13,10 +13,13 @@ from headway.engine.kernel.layout import NONE, Exit, KernelState, Routing, drop_
 from headway.engine.kernel.lifecycle import become_ready, crash, deliver, obey
 from headway.engine.kernel.replica import boundary
 from headway.engine.kernel.serving import (
+    EVENT,
+    NOTHING,
     assign,
     lacks_space,
     least_loaded,
     load_of,
+    next_step,
     park,
     role_for,
     take_arrival,
@@ -115,7 +118,6 @@ def _handle(state: KernelState) -> int:
     clock = state.clock[0]
     first = state.events[0]
     kind, index, version = kind_of(first.order), first.index, first.version
-    clock.now_s = first.time_s
     drop_first(clock, state.events)
     if kind == layout.BOUNDARY:
         if state.replicas[index].version == version:
@@ -168,19 +170,12 @@ def run(state: KernelState, stop_s: float) -> int:
         if clock.obeyed < clock.orders:
             obey(state)
             continue
-        arrival_s = np.inf
-        if clock.next_arrival < clock.arrivals:
-            arrival_s = state.arrivals.arrival_s[clock.next_arrival]
-        event_s = state.events[0].time_s if clock.events > 0 else np.inf
-        if min(arrival_s, event_s) > stop_s:
-            clock.now_s = stop_s
+        step = next_step(state, stop_s)
+        if step == NOTHING:
             return Exit.REACHED
-        # An arrival ranks as PLACE among the events of its instant, so boundaries see it.
-        if event_s < arrival_s or (event_s == arrival_s and kind_of(state.events[0].order) < layout.PLACE):
+        if step == EVENT:
             code = _handle(state)
             if code != Exit.REACHED:
                 return code
-        else:
-            clock.now_s = arrival_s
-            if not _admit(state):
-                return Exit.NEED_PLACEMENT
+        elif not _admit(state):
+            return Exit.NEED_PLACEMENT

@@ -83,30 +83,29 @@ def _before(state: KernelState, head: int, request: int) -> int:
 
 
 @compiled
-def _leave_queue(state: KernelState, replica: int, request: int) -> None:
-    """Take the request out of the queue, wherever in it it stands."""
-    unit, following = state.replicas[replica], state.requests[request].next
-    before = _before(state, unit.head, request)
+def _unlinked(state: KernelState, head: int, tail: int, request: int) -> tuple[int, int]:
+    """Head and tail of a queue once the request has left it, wherever in it it stood."""
+    before, following = _before(state, head, request), state.requests[request].next
     if before == NONE:
-        unit.head = following
+        head = following
     else:
         state.requests[before].next = following
-    if following == NONE:
-        unit.tail = before
+    return head, before if following == NONE else tail
+
+
+@compiled
+def _leave_queue(state: KernelState, replica: int, request: int) -> None:
+    """Take the request out of the replica's queue."""
+    unit = state.replicas[replica]
+    unit.head, unit.tail = _unlinked(state, unit.head, unit.tail, request)
     unit.waiting -= 1
 
 
 @compiled
 def _leave_arrived(state: KernelState, replica: int, request: int) -> None:
     """The same for the queue of prefilled requests of a mixed replica."""
-    unit, following = state.replicas[replica], state.requests[request].next
-    before = _before(state, unit.arrived_head, request)
-    if before == NONE:
-        unit.arrived_head = following
-    else:
-        state.requests[before].next = following
-    if following == NONE:
-        unit.arrived_tail = before
+    unit = state.replicas[replica]
+    unit.arrived_head, unit.arrived_tail = _unlinked(state, unit.arrived_head, unit.arrived_tail, request)
     unit.waiting -= 1
 
 

@@ -1,6 +1,7 @@
 """Requests come and are served, each by the replica of the least load: what drivers of the kernel share.
 
-The simulator has a loop of its own, with other routings, routers and crashes (`headway.simulation.kernel`);
+Arrivals and events come in one total order: `next_step` is the one place that says which is next. The
+simulator has a loop of its own, with other routings, routers and crashes (`headway.simulation.kernel`);
 `serve_until` is the loop of a fleet without these, as the planner's advice replays it.
 """
 
@@ -110,6 +111,29 @@ def lacks_space(state: KernelState) -> bool:
     )
 
 
+NOTHING, ARRIVAL, EVENT = 0, 1, 2
+"""What happens next, see `next_step`."""
+
+
+@compiled
+def next_step(state: KernelState, until_s: float) -> int:
+    """What happens next up to and including `until_s`: the clock goes there, or to `until_s` for NOTHING."""
+    clock = state.clock[0]
+    arrival_s = np.inf
+    if clock.next_arrival < clock.arrivals:
+        arrival_s = state.arrivals.arrival_s[clock.next_arrival]
+    event_s = state.events[0].time_s if clock.events > 0 else np.inf
+    if min(arrival_s, event_s) > until_s:
+        clock.now_s = until_s
+        return NOTHING
+    # An arrival ranks as PLACE among the events of its instant, so boundaries see it.
+    if event_s < arrival_s or (event_s == arrival_s and kind_of(state.events[0].order) < layout.PLACE):
+        clock.now_s = event_s
+        return EVENT
+    clock.now_s = arrival_s
+    return ARRIVAL
+
+
 @compiled
 def _place(state: KernelState, request: int) -> None:
     role = role_for(state, request)
@@ -125,7 +149,6 @@ def _happen(state: KernelState) -> None:
     """Process the first event."""
     clock, first = state.clock[0], state.events[0]
     kind, index, version = kind_of(first.order), first.index, first.version
-    clock.now_s = first.time_s
     drop_first(clock, state.events)
     if kind == layout.BOUNDARY:
         if state.replicas[index].version == version:
@@ -146,20 +169,13 @@ def serve_until(state: KernelState, until_s: float) -> int:
     Exit.REACHED, or NEED_SPACE where buffers are to be emptied or grown first. Requests that fit no KV cache
     are the caller's to refuse, and there is no router.
     """
-    clock = state.clock[0]
     while True:
         if lacks_space(state):
             return Exit.NEED_SPACE
-        arrival_s = np.inf
-        if clock.next_arrival < clock.arrivals:
-            arrival_s = state.arrivals.arrival_s[clock.next_arrival]
-        event_s = state.events[0].time_s if clock.events > 0 else np.inf
-        if min(arrival_s, event_s) > until_s:
-            clock.now_s = until_s
+        step = next_step(state, until_s)
+        if step == NOTHING:
             return Exit.REACHED
-        # An arrival ranks as PLACE among the events of its instant, so boundaries see it.
-        if event_s < arrival_s or (event_s == arrival_s and kind_of(state.events[0].order) < layout.PLACE):
+        if step == EVENT:
             _happen(state)
         else:
-            clock.now_s = arrival_s
             _place(state, take_arrival(state))
