@@ -13,12 +13,11 @@ from typing import Any, Protocol
 
 from actors.collector.discovery import Discovery, Pods
 from actors.collector.engines import EngineFleet
-from actors.collector.gateways import GatewayFleet
 from actors.collector.interval import Health, HealthStatus, Measured, unmeasured
 from actors.collector.pages import HttpPages, Pages, ServePages, TextReader
 from actors.collector.presets import PRESETS
 from actors.collector.prometheus_source import PrometheusSource
-from actors.collector.scrape import Fleet, ScrapeSource
+from actors.collector.scrape import Fleet, GatewayFleet, ScrapeSource
 from actors.collector.series import ModelSeries
 from actors.collector.tracker import Tracker
 from actors.store import InternalKvStore, Store

@@ -113,11 +113,11 @@ def clock_shift_s(answer: RequestList, asked_s: float, answered_s: float) -> flo
     return min(max(0.0, asked_s - answer.now_s), answered_s - answer.now_s)
 
 
-def traffic_within(answer: RequestList, shift_s: float, start_s: float, end_s: float) -> Traffic | None:
+def traffic_within(answer: RequestList, start_s: float, end_s: float) -> Traffic | None:
     """The requests of (start_s, end_s]; None where the gateway has not kept all of them."""
-    if answer.whole_since_s + shift_s > start_s:
+    if answer.whole_since_s > start_s:
         return None
-    at_s = answer.rows["at_s"] + shift_s
+    at_s = answer.rows["at_s"]
     within = (at_s > start_s) & (at_s <= end_s)
     ended = answer.rows["output_tokens"]
     arrived = ended == ARRIVAL
@@ -131,7 +131,7 @@ def traffic_within(answer: RequestList, shift_s: float, start_s: float, end_s: f
         completed_input_tokens=completions["input_tokens"],
         completed_output_tokens=completions["output_tokens"],
         completed_cached_tokens=_known(completions["cached_tokens"], completions["cached_tokens"] != UNKNOWN),
-        completed_arrival_s=completions["at_s"] + shift_s - completions["took_s"],
+        completed_arrival_s=completions["at_s"] - completions["took_s"],
         completed_ttft_s=completions["ttft_s"],
         completed_itl_s=completions["itl_s"],
         completed_slo_ttft_s=_known(completions["slo_ttft_s"], ~np.isnan(completions["slo_ttft_s"])),
@@ -148,10 +148,10 @@ def _known(column: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[np.float64
 
 
 def classes_within(
-    answer: RequestList, shift_s: float, span_s: tuple[float, float], classes: Sequence[str]
+    answer: RequestList, span_s: tuple[float, float], classes: Sequence[str]
 ) -> Mapping[str, ClassMeasured]:
     """Each of the `classes`, in the order of the settings, over the interval (start, end] of `span_s`."""
-    at_s = answer.rows["at_s"] + shift_s
+    at_s = answer.rows["at_s"]
     rows = answer.rows[(at_s > span_s[0]) & (at_s <= span_s[1])]
     return {name: _of_class(rows[rows["slo_class"] == place]) for place, name in enumerate(classes, 1)}
 

@@ -9,25 +9,58 @@ interval is `partial` and its requests are NaN: a part is no demand.
 
 The tracker's state goes to the store after every interval, and for a small fleet every few reads, beside the
 event loop: a collector that is started again goes on from there.
+
+Gateways as a fleet (`GatewayFleet`): their metrics, and the requests that ours list one by one.
+
+    what happens                                        health
+    refused, too late, status not 200, of all           `down`
+    not Prometheus' text, over 16 MiB                   `down`
+    no series of this model yet                         `starting`
+    one of several does not answer as an interval ends  `partial`, requests NaN
+
+What a process that dies had counted since it was last read is in no interval. Where a gateway does not list
+its requests (an older one, no answer, not all of them kept), or one that counted in the interval is gone with
+its list, the interval has no `traffic`, and is as good as without. Engines are another fleet (`engines`).
 """
 
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from math import inf
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf, isnan
 from typing import Protocol
 
-from actors.collector.exposition import Samples, SeriesId, series_id
+from actors.collector.exposition import (
+    INSTANCE,
+    LineReader,
+    Samples,
+    SeriesId,
+    SourceDownError,
+    series_id,
+)
 from actors.collector.interval import Health, HealthStatus, Measured, Quantity, unmeasured
+from actors.collector.pages import Pages
+from actors.collector.request_list import (
+    RequestList,
+    classes_within,
+    clock_shift_s,
+    decode,
+    merged,
+    shifted,
+    traffic_within,
+)
+from actors.collector.series import ModelSeries
 from actors.collector.tracker import FORGOTTEN_S, Tracker
 from actors.store import Store, WriteBehind
 from headway.planning import Role
+from headway.words import plural
 
 WRITTEN_S = 0.5
 """Seconds that an answer waits until its interval is stored; a store that is away holds nothing up."""
 STATE = "collector/state"
+REACH_FURTHER_S = 1.0
+"""The gateway is asked for more than the interval, whose ends it sees on its own clock."""
 
 _log = logging.getLogger(__name__)
 
@@ -178,3 +211,93 @@ class Naming:
     def keep(self, processes: Mapping[str, object]) -> None:
         """Forget all others."""
         self._named = {process: named for process, named in self._named.items() if process in processes}
+
+
+class GatewayFleet:
+    """All gateways behind `pages`; `single_requests`: they are ours and list their requests."""
+
+    store_every_s = 5.0
+
+    def __init__(
+        self,
+        series: ModelSeries,
+        pages: Pages,
+        *,
+        clock: Callable[[], float],
+        single_requests: bool = False,
+        classes: Sequence[str] = (),
+    ) -> None:
+        self._series, self._pages = series, pages
+        self._lines, self._naming = LineReader(series.names), Naming()
+        self._clock = clock
+        self._single_requests, self._classes = single_requests, classes
+        self._no_traffic = self._missed = ""
+        self._failures = 0
+        self.begins_at_zero = True
+
+    @property
+    def place(self) -> str:
+        """The address, or Serve's names."""
+        return self._pages.place
+
+    async def read(self) -> Scrape | Health:
+        """The pages of all of them."""
+        try:
+            answers = await self._pages.metrics()
+            samples = {name: self._labelled(name, text) for name, text in answers.texts.items()}
+        except SourceDownError as error:
+            self._failures += 1
+            return Health(status=HealthStatus.DOWN, detail=f"the gateway at {self.place}: {error}")
+        self._naming.keep(answers.texts)
+        faults = answers.faults
+        self._missed = f"{plural(len(faults), 'gateway')} of {self.place}: {faults[0]}" if faults else ""
+        return Scrape(samples=samples, missed=self._missed)
+
+    async def with_requests(self, measured: Measured, read_s: Mapping[str, float]) -> Measured:
+        """With the requests of the interval one by one, if the gateways have them all."""
+        if not self._single_requests or isnan(measured.requests):
+            return measured
+        asked_s, start_s, end_s = self._clock(), measured.start_s, measured.end_s
+        try:
+            answers = await self._pages.requests(asked_s - start_s + REACH_FURTHER_S)
+            lists = [self._list(text, asked_s) for text in answers.texts.values()]
+        except (SourceDownError, ValueError) as error:
+            self._no_traffic = str(error)
+            return measured
+        requests = merged(lists, self._clock())
+        traffic = traffic_within(requests, start_s, end_s)
+        if traffic is None:
+            self._no_traffic = "the gateway has not kept all of its requests"
+            return measured
+        counted = {process for process, at_s in read_s.items() if at_s > start_s}
+        if counted - answers.texts.keys():
+            self._no_traffic = "a gateway that counted in the interval is gone, and its list with it"
+            return measured
+        self._no_traffic = ""
+        classes = classes_within(requests, (start_s, end_s), self._classes)
+        return replace(measured, traffic=traffic, counted=None, classes=classes)
+
+    def engines(self) -> Mapping[Role, int]:
+        """None: a gateway's page does not count replicas."""
+        return {}
+
+    def status(self) -> dict[str, object]:
+        """Failures, the gateways that were not read last, and why the last interval has no traffic."""
+        return {"failures": self._failures, "unread": self._missed, "no_traffic": self._no_traffic}
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._pages.close()
+
+    def _labelled(self, process: str, text: str) -> Samples:
+        """The samples of a page, labelled `instance` but for what all gateways show alike."""
+        samples = self._lines.read(text)
+        shared = {series: value for series, value in samples.items() if series.name in self._series.shared}
+        own = {series: value for series, value in samples.items() if series not in shared}
+        return {**shared, **self._naming.labelled(process, own, {INSTANCE: process})}
+
+    def _list(self, text: str, asked_s: float) -> RequestList:
+        """A process' list on our clock. One that was never full lacks nothing, however young it is."""
+        theirs = decode(text)
+        ours = shifted(theirs, clock_shift_s(theirs, asked_s, self._clock()))
+        return ours._replace(whole_since_s=-inf) if self._pages.by_process and theirs.whole else ours

@@ -17,8 +17,15 @@ from types import MappingProxyType
 from typing import Any
 
 from actors.collector.exposition import INSTANCE, Samples, SeriesId
-from actors.collector.history import Ring, Snapshot, between
-from actors.collector.increase import Counted, Counters, change_in_flight, summed
+from actors.collector.increase import (
+    Counted,
+    Counters,
+    Ring,
+    Snapshot,
+    between,
+    change_in_flight,
+    summed,
+)
 from actors.collector.interval import (
     NOTHING,
     Health,

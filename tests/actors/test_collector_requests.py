@@ -27,6 +27,7 @@ from actors.collector.request_list import (
     clock_shift_s,
     decode,
     encode,
+    shifted,
     traffic_within,
 )
 from actors.planning.tick import observe
@@ -80,7 +81,7 @@ def test_the_interval_begins_after_its_start_and_ends_with_its_end():
     said = told(
         *((at_s, tokens, out) for at_s in (10.0, 15.0, 20.0) for tokens, out in ((1, ARRIVAL), (2, 7)))
     )
-    traffic = traffic_within(said, 0.0, 10.0, 15.0)
+    traffic = traffic_within(said, 10.0, 15.0)
     assert traffic is not None
     assert traffic.arrival_s.tolist() == [15.0]
     assert (traffic.completed_input_tokens.tolist(), traffic.completed_output_tokens.tolist()) == ([2], [7])
@@ -93,19 +94,20 @@ def test_cached_tokens_and_promises_of_single_requests_come_along():
         (13.0, 500, 20, 320),
         (14.0, 900, 30),
     )
-    traffic = traffic_within(said, 0.0, 10.0, 15.0)
+    traffic = traffic_within(said, 10.0, 15.0)
     assert traffic.completed_cached_tokens[0] == 320.0
     assert isnan(traffic.completed_cached_tokens[1])
     assert (traffic.slo_ttft_s[0], traffic.slo_itl_s[0]) == pytest.approx((0.5, 0.02))
     assert traffic.slo_class.tolist() == [2.0, 0.0]
     assert isnan(traffic.slo_ttft_s[1])
-    plain = traffic_within(said, 0.0, 11.5, 12.5)
+    plain = traffic_within(said, 11.5, 12.5)
     assert plain.completed_cached_tokens is plain.slo_ttft_s is plain.slo_itl_s is plain.slo_class is None
 
 
 def test_what_a_request_took_comes_along():
     took = (3.0, 0.25, 0.01)
-    traffic = traffic_within(told((13.0, 500, 20, 320, 0.5, 0.02, 2, *took), (14.0, 9, 1)), 0.5, 10.0, 15.0)
+    theirs = told((13.0, 500, 20, 320, 0.5, 0.02, 2, *took), (14.0, 9, 1))
+    traffic = traffic_within(shifted(theirs, 0.5), 10.0, 15.0)
     assert traffic.completed_arrival_s[0] == 10.5
     assert (traffic.completed_ttft_s[0], traffic.completed_itl_s[0]) == pytest.approx((0.25, 0.01))
     assert (traffic.completed_slo_ttft_s[0], traffic.completed_slo_itl_s[0]) == pytest.approx((0.5, 0.02))
@@ -125,14 +127,14 @@ def test_an_interval_by_class():
         (14.0, 0, LOST, *slo, 2),
         (14.5, 900, 30),
     )
-    found = classes_within(said, 0.0, (10.0, 15.0), ("batch", "chat"))
+    found = classes_within(said, (10.0, 15.0), ("batch", "chat"))
     assert list(found) == ["batch", "chat"]
     chat = found["chat"]
     assert (chat.requests, chat.judged, chat.attainment) == (2.0, 4.0, 0.5)
     assert (chat.ttft_s.p50, chat.ttft_s.count, chat.itl_s.count) == (pytest.approx(0.4), 3.0, 2.0)
     assert isnan(found["batch"].attainment)
     assert (found["batch"].requests, found["batch"].ttft_s.count) == (0.0, 0.0)
-    traffic = traffic_within(said, 0.0, 10.0, 15.0)
+    traffic = traffic_within(said, 10.0, 15.0)
     assert len(traffic.completed_input_tokens) == 4
 
 
@@ -143,21 +145,21 @@ def test_an_interval_by_class():
 def test_intervals_tile(times, borders):
     said = told(*((at_s, number, ARRIVAL) for number, at_s in enumerate(sorted(times))), whole_since_s=-1.0)
     ends = [-1.0, *sorted(borders), 100.0]
-    parts = [traffic_within(said, 0.0, *ends_of_one) for ends_of_one in pairwise(ends)]
+    parts = [traffic_within(said, *ends_of_one) for ends_of_one in pairwise(ends)]
     assert np.concatenate([part.input_tokens for part in parts]).tolist() == list(range(len(times)))
 
 
 def test_rows_that_are_gone_leave_none_and_a_quiet_interval_is_empty():
-    assert traffic_within(told(whole_since_s=10.5), 0.0, 10.0, 20.0) is None
-    assert traffic_within(told(whole_since_s=10.0), 0.5, 10.0, 20.0) is None
-    quiet = traffic_within(told(whole_since_s=10.0), 0.0, 10.0, 20.0)
+    assert traffic_within(told(whole_since_s=10.5), 10.0, 20.0) is None
+    assert traffic_within(shifted(told(whole_since_s=10.0), 0.5), 10.0, 20.0) is None
+    quiet = traffic_within(told(whole_since_s=10.0), 10.0, 20.0)
     assert quiet is not None
     assert len(quiet.arrival_s) == len(quiet.completed_input_tokens) == 0
 
 
 def test_arrivals_are_in_order_though_the_gateways_clock_was_set_back():
     said = told((50.0, 1, ARRIVAL), (49.0, 2, ARRIVAL), (49.5, 9, 3), (49.5, 3, ARRIVAL))
-    traffic = traffic_within(said, 0.0, 10.0, 60.0)
+    traffic = traffic_within(said, 10.0, 60.0)
     assert traffic is not None
     assert (traffic.arrival_s.tolist(), traffic.input_tokens.tolist()) == ([49.0, 49.5, 50.0], [2, 3, 1])
 
@@ -292,7 +294,7 @@ async def test_nothing_is_asked_of_an_interval_that_was_not_measured():
 
 
 def measured(status: HealthStatus) -> Measured:
-    traffic = traffic_within(told((95.0, 10, ARRIVAL), (96.0, 10, 5)), 0.0, 90.0, 100.0)
+    traffic = traffic_within(told((95.0, 10, ARRIVAL), (96.0, 10, 5)), 90.0, 100.0)
     health = Health(status=status)
     return Measured(start_s=90.0, end_s=100.0, health=health, requests=1.0, traffic=traffic)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.collector.history import Ring, between
+from actors.collector.increase import Ring, between
 from actors.collector.interval import HealthStatus, PoolLoad
 from actors.collector.presets import SGLANG, VLLM
 from headway.planning import Role

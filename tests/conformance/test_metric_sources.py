@@ -21,12 +21,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.utils import floatToGoString
 
 from actors.collector.exposition import spellings
-from actors.collector.gateways import GatewayFleet
 from actors.collector.interval import HealthStatus, Increase, Measured, latency
 from actors.collector.pages import Answers
 from actors.collector.presets import PRESETS
 from actors.collector.raw_samples import measured_of, raw_series
-from actors.collector.scrape import ScrapeSource
+from actors.collector.scrape import GatewayFleet, ScrapeSource
 from actors.collector.series import ModelSeries
 from actors.collector.tracker import Tracker
 from actors.metric_collector import MetricCollector
