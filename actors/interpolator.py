@@ -12,7 +12,7 @@ Traffic corrects measured profiles (`PerformanceLearning`):
     calibration    ratio     = measured mean / the served profile's value at the measured point
                    smoothed' = (1 - w) smoothed + w ratio            w = 0.2; the first ratio as it is
                    Above 1 the deployment is slower than its profile: queueing, noise, or another engine
-    replicas       those slower or faster than their peers are told apart (`actors.replica_watch`), and what
+    replicas       those slower or faster than their peers are told apart (`engine.replica_speeds`), and what
                    they report does not count for the surfaces
     corrections    the factors that a router has learnt, as it reports them
 
@@ -40,13 +40,13 @@ from actors.performance_model import (
     own_profile,
     performance_model,
 )
-from actors.replica_watch import ReplicaWatch
 from actors.store import InternalKvStore, Store
 from headway.config import ConfigError, HeadwayConfig
 from headway.engine.observed_latency import LatencyReport
 from headway.engine.refinement import Refinement, learn, moved, refined
+from headway.engine.replica_speeds import Lengths, ReplicaWatch
 from headway.planning import Observation, Role
-from headway.planning.sizing import Correction, Lengths, correct_decode, correct_prefill
+from headway.planning.sizing import Correction, correct_decode, correct_prefill
 from headway.routing.fleet.gpu_profiles import GpuProfile
 from interp import DecodeSamples, PrefillSamples, Profile, ProfileError
 
@@ -94,7 +94,7 @@ class PerformanceLearning:
     def calibrate(self, observation: Observation) -> None:
         """Compare an interval with the surfaces; one seen before, or without figures, changes nothing."""
         if self._watch is not None:
-            self._watch.observe(observation)
+            self._watch.observe(Lengths(observation.isl_tokens, observation.osl_tokens))
         ratios = _ratios(self.model.calibration, observation, self.model.profile)
         if ratios != self.model.calibration:
             document = {phase.value: asdict(ratio) for phase, ratio in ratios.items()}

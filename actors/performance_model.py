@@ -5,7 +5,7 @@ The Interpolator keeps it and serves it to planner, routers and `status`:
     profiles       by GPU type, "" the deployment's own, refined by the replicas' reports where that is on
     calibration    measured over expected latency of each phase, for people and for policies
     corrections    factors by which the router multiplies its predictions; the next router starts with them
-    differing      replicas that are slower or faster than their peers, for the plan (`replica_watch`)
+    differing      replicas that are slower or faster than their peers, for the plan (`replica_speeds`)
 
 Only refinement changes the surfaces; the ratios and factors stand beside them.
 
@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actors.names import CallError, NamedActor
-from actors.replica_watch import Differing
 from headway.config import HeadwayConfig
 from headway.engine import engine_profile
+from headway.engine.replica_speeds import DifferingReplicas
 from headway.planning import Role
 from interp import DecodeSamples, PrefillSamples, Profile
 
@@ -73,7 +73,7 @@ class PerformanceModel:
     profiles: Mapping[str, "GpuProfile"]
     calibration: Mapping[Role, LatencyRatio] = field(default_factory=dict)
     corrections: Mapping[str, float] = field(default_factory=dict)
-    differing: Differing = field(default_factory=dict)
+    differing: DifferingReplicas = field(default_factory=dict)
 
     @property
     def profile(self) -> Profile:
@@ -100,7 +100,7 @@ def performance_model(
     profiles: "Mapping[str, GpuProfile]",
     calibration: Mapping[Role, LatencyRatio] | None = None,
     corrections: Mapping[str, float] | None = None,
-    differing: Differing | None = None,
+    differing: DifferingReplicas | None = None,
 ) -> PerformanceModel:
     """The model of these parts, with its versions."""
     profiles_version = checksum(profiles)

@@ -31,10 +31,11 @@ from benchmarks.policies.scaled_reference import WrappedPolicy
 from benchmarks.processes import run_missing
 from headway.config import HeadwayConfig, load_config
 from headway.planning import Decision, Observation, Policy, PoolState, Role, make_policy
-from headway.planning.advice.advisor import Advisor, Look, Seen, attained
+from headway.planning.advice.advisor import Advisor, Look, Seen
 from headway.planning.advice.ledger import Estimate, Ledger, Summary, summarise
 from headway.planning.advice.replay import StartUp
 from headway.planning.deciding import decide
+from headway.planning.hindsight.history import attained
 from headway.planning.replay import ReplayEngine
 from headway.simulation.build import Plan, make_plan, make_scenario, run
 from headway.simulation.fleet import ReplicaSeries

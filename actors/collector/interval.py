@@ -135,6 +135,16 @@ class Measured:
     counted: CountedTraffic | None = None
     classes: Mapping[str, ClassMeasured] = field(default_factory=dict)
 
+    @property
+    def ended(self) -> float:
+        """Requests that `attainment` is a share of; NaN where their number or the share is not known.
+
+        As many as completed in the interval or arrived, whichever is more: nothing completes in an outage,
+        and it must count all the same.
+        """
+        counts = [count for count in (self.completed, self.requests) if isfinite(count)]
+        return max(counts) if counts and isfinite(self.attainment) else NAN
+
 
 Buckets = Sequence[tuple[float, float]]
 """(upper bound, observations up to it), cumulative as Prometheus keeps them."""

@@ -63,15 +63,10 @@ class PlannerMemory:
         return self.met / self.ended if self.ended > 0 else None
 
     def counting(self, measured: Measured) -> "PlannerMemory":
-        """With one more interval's requests, if it is known how many of them met the SLO.
-
-        An interval weighs as many requests as completed in it or arrived, whichever is more: nothing
-        completes in an outage, and it must count all the same.
-        """
-        counts = [count for count in (measured.completed, measured.requests) if isfinite(count)]
-        if not isfinite(measured.attainment) or not counts:
+        """With one more interval's requests, if it is known how many of them met the SLO."""
+        ended = measured.ended
+        if not isfinite(ended):
             return self
-        ended = max(counts)
         return replace(self, ended=self.ended + ended, met=self.met + measured.attainment * ended)
 
     def dump(self) -> bytes:

@@ -35,8 +35,9 @@ from actors.planning.context import (
 )
 from actors.planning.log import Changes, PlannerMemory, Progress, load_memory
 from actors.planning.settings import NOBODY, Author
+from actors.planning.start import recalled, rehearse
 from actors.planning.status import LoopCounters, status_document
-from actors.planning.tick import Tick, TickTime, after, apply, recalled, rehearse
+from actors.planning.tick import Tick, TickTime, after, apply
 from actors.store import StoreAway
 from headway.planning import PlanningError
 from headway.planning.deciding import PolicyError, fit

@@ -20,21 +20,19 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import isnan
+from math import isfinite, isnan
 from typing import Any
 
-from actors.collector.interval import Health, HealthStatus, Latency, Measured, PoolLoad, unmeasured
+from actors.collector.interval import HealthStatus, Measured, PoolLoad, unmeasured
 from actors.connectors.drift import DriftAwareConnector
 from actors.connectors.protocol import ConnectorError, PoolCounts, Refused
-from actors.planning.advice import judged
 from actors.planning.context import ActorFailure, Deadline, PlannerContext, PlannerState, PolicyInForce
-from actors.planning.log import PlannerMemory
 from actors.store import StoreAway
-from headway.config import HeadwayConfig
-from headway.planning import Decision, Observation, Policy, PoolState, Role
+from headway.planning import Decision, Observation, PoolState, Role, Slo
 from headway.planning.deciding import call, decide
 from headway.planning.decision_text import summary_text
-from headway.planning.forecasting import LearnsFromPast, first_state, read_past, with_forecast
+from headway.planning.forecasting import with_forecast
+from headway.planning.hindsight.history import attained
 from headway.planning.policies import describe, jsonable
 from headway.planning.records import (
     DRY_RUN,
@@ -46,15 +44,11 @@ from headway.planning.records import (
     DecisionRecord,
 )
 from headway.planning.synthetic import made_of
-from headway.workload import TraceError, TraceOptions, open_trace
-from predictors import PredictorError
 
 logger = logging.getLogger(__name__)
 
 OBSERVE_UNTIL, FORECAST_UNTIL, APPLY_FROM = 0.4, 0.7, 0.8
 """Shares of the deadline after which observing, the forecast and computing are not waited for any more."""
-
-REHEARSALS = 3
 
 USABLE = frozenset({HealthStatus.OK, HealthStatus.PARTIAL})
 
@@ -342,53 +336,15 @@ async def _compared(context: PlannerContext, state: PlannerState, outcome: TickO
         )
 
 
-async def rehearse(context: PlannerContext, state: PlannerState) -> None:
-    """Plan for made-up traffic, and forget it; PlanningError or ActorFailure as a tick would raise them.
+def judged(measured: Measured, observation: Observation, slo: Slo) -> Measured:
+    """With the share of the requests whose first token was in time, where the source judges no requests.
 
-    Several times: a policy that learns uses, and compiles, more of itself once it has a past.
+    Engines behind a Prometheus do not: their TTFT histogram tells it, their gaps belong to no request.
     """
-    in_force, now_s = state.policy.current(), context.clock()
-    typical = Measured(
-        start_s=now_s,
-        end_s=now_s,
-        health=Health(status=HealthStatus.OK),
-        requests=1.0,
-        isl_tokens=1000.0,
-        osl_tokens=100.0,
-        ttft_s=Latency(mean=0.1),
-        itl_s=Latency(mean=0.01),
-    )
-    observation = observe(typical, state.counts, in_force.policy.interval_s)
-    await context.compute(lambda: _rehearsed(in_force, observation))
-
-
-async def recalled(context: PlannerContext, policy: PolicyInForce) -> PlannerMemory:
-    """The memory of a planner that has learnt of the warm-up trace; one without a past where that fails."""
-    config, now_s = context.settings.config, context.clock()
-    try:
-        state = await context.compute(lambda: _first_state(config, policy.policy, now_s))
-    except (TraceError, PredictorError) as error:
-        logger.warning("the warm-up trace cannot be learnt: %s", error)
-        state = call(policy.policy.name, policy.policy.initial_state)
-    return PlannerMemory(policy=config.planner.policy, state=state)
-
-
-def _first_state(config: HeadwayConfig, policy: Policy, now_s: float) -> Any:  # noqa: ANN401
-    source, past = config.planner.load_predictor_warmup_trace, None
-    if source is not None and isinstance(policy, LearnsFromPast):
-        with open_trace(source, TraceOptions()) as trace:
-            past = read_past(trace, policy.interval_s, policy.past_intervals)
-    return first_state(policy, past, config.planner, now_s)
-
-
-def _rehearsed(in_force: PolicyInForce, observation: Observation) -> Decision:
-    policy, bounds = in_force.policy, in_force.settings.bounds
-    state = call(policy.name, policy.initial_state)
-    decision = decide(policy, observation, state, bounds)
-    for tick in range(1, REHEARSALS):
-        later = replace(observation, now_s=observation.now_s + tick * policy.interval_s)
-        decision = decide(policy, later, decision.next_state, bounds)
-    return decision
+    found = attained(observation.traffic, slo)
+    if isfinite(measured.attainment) or not (found.ttft_only and found.ended):
+        return measured
+    return replace(measured, attainment=found.met / found.ended, ttft_only=True)
 
 
 def observe(measured: Measured, counts: Mapping[Role, PoolCounts], interval_s: float) -> Observation:

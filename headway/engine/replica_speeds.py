@@ -16,23 +16,30 @@ replica, is exp((m − typical) w / (w + DOUBT)), within MOST_RATIO. So a fleet 
 differs has none, and decides as if nothing were observed. What a slow replica reports is no matter of the
 common surfaces: `typical_reports` leaves it out.
 
+The answer to a report (`ReplicaWatch.standing`) is what the replica then says of itself wherever it says its
+load: how slow it is, and by how many requests an empty batch counts. So gateways place by it without asking
+anybody.
+
 A batch of n with mean context c takes about a + b n (`batch_line`). In mixed replicas a prompt of work W,
 shared by the iterations of its own output, adds W / output to b.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import exp, log
+from math import exp, isnan, log, nan
 from typing import NamedTuple
 
 import numpy as np
 
-from headway.config import Role
+from headway.config import HeadwayConfig, Role
 from headway.engine.observed_latency import LatencyReport, Phase
 from headway.engine.refinement import MOST_RATIO, Refinement, report_columns, unexplained
 from headway.engine.surfaces import prompt_work_s
 from interp import Profile
 from interp.arrays import FloatArray
+
+GONE_S = 60.0
+"""Least time without a report after which a replica is gone."""
 
 APART, SURE, WIDE = 1.2, 3.0, 4.0
 KEPT, HALF_LIFE_S, DOUBT = 8.0, 600.0, 0.5
@@ -176,15 +183,15 @@ def _spread(means: FloatArray) -> float:
 
 
 class Lengths(NamedTuple):
-    """Mean tokens of prompts and outputs."""
+    """Mean tokens of prompts and outputs; NaN where that is not known."""
 
-    input_tokens: float
-    output_tokens: float
+    isl_tokens: float = nan
+    osl_tokens: float = nan
 
     @property
     def context_tokens(self) -> float:
-        """Mean context of a sequence that decodes."""
-        return self.input_tokens + self.output_tokens / 2.0
+        """Mean context of a request while it decodes: ISL + OSL / 2."""
+        return self.isl_tokens + self.osl_tokens / 2.0
 
 
 class BatchLine(NamedTuple):
@@ -218,10 +225,87 @@ def batch_line(profile: Profile, role: Role, lengths: Lengths, max_batch_size: f
     each_s = max((most_s - one_s) / (most - 1.0), one_s / MOST_IDLE)
     idle_s = max(0.0, one_s - each_s)
     if role is Role.MIXED:
-        work_s = prompt_work_s(profile.prefill.table, np.array([lengths.input_tokens]))
-        each_s += float(work_s[0]) / max(1.0, lengths.output_tokens)
+        work_s = prompt_work_s(profile.prefill.table, np.array([lengths.isl_tokens]))
+        each_s += float(work_s[0]) / max(1.0, lengths.osl_tokens)
     return BatchLine(idle_s, each_s, most)
 
 
 MOST_IDLE = 10_000.0
 """Bound of a flat batch line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DifferingReplica:
+    """A replica that takes `slowness` times as long as the others of its pool, to two digits, since then."""
+
+    replica: str
+    slowness: float
+    since_s: float
+
+
+DifferingReplicas = Mapping[Role, tuple[DifferingReplica, ...]]
+
+
+class ReplicaWatch:
+    """The replicas that report, by name. Not for several threads at once.
+
+    A replica that is known to differ reports also when it has nothing to say: one not heard of for GONE_S, or
+    three times as long as reports take, is gone. Nothing is stored: it is learnt again from a few reports.
+    """
+
+    def __init__(self, config: HeadwayConfig) -> None:
+        self._roles = tuple(map(Role, config.pools))
+        self._max_batch_size = config.engine.max_batch_size
+        self._gone_s = max(GONE_S, 3.0 * config.engine.refinement.report_interval_s)
+        self._heard_s: dict[str, float] = {}
+        self._lengths: Lengths | None = None
+        self._speeds = ReplicaSpeeds()
+
+    def observe(self, lengths: Lengths) -> None:
+        """Take the mean lengths of an interval's requests, NaN where they were not measured."""
+        if not any(map(isnan, lengths)):
+            self._lengths = lengths
+
+    def take(
+        self,
+        reports: Sequence[LatencyReport],
+        replica: str,
+        known: tuple[Refinement, Profile],
+        now_s: float,
+    ) -> Sequence[LatencyReport]:
+        """Take the reports of one replica, "" for an unknown one; those that say something of all engines."""
+        named = [report._replace(replica=replica) for report in reports]
+        if replica:
+            self._heard_s[replica] = now_s
+        self._heard_s = {
+            name: heard_s for name, heard_s in self._heard_s.items() if now_s - heard_s <= self._gone_s
+        }
+        self._speeds = self._speeds.with_reports(*known, named, now_s, self._heard_s)
+        return self._speeds.typical_reports(named)
+
+    def differing(self) -> DifferingReplicas:
+        """The replicas that differ, by role; roles without any are left out."""
+        found = {role: self._speeds.of_role(role) for role in self._roles}
+        return {
+            role: tuple(
+                DifferingReplica(
+                    replica=replica, slowness=float(f"{each.slowness:.2g}"), since_s=each.since_s
+                )
+                for replica, each in sorted(apart.items())
+            )
+            for role, apart in found.items()
+            if apart
+        }
+
+    def standing(self, replica: str, profile: Profile) -> Mapping[str, float]:
+        """What the replica shall say of itself; nothing for one like the others."""
+        for role in self._roles:
+            if each := self._speeds.of_role(role).get(replica):
+                return {"slowness": each.slowness, "idle_requests": self._idle_requests(role, profile)}
+        return {}
+
+    def _idle_requests(self, role: Role, profile: Profile) -> float:
+        if role is Role.PREFILL or self._lengths is None:
+            return 0.0
+        most = float(self._max_batch_size or max(1.0, profile.decode.largest_batch))
+        return batch_line(profile, role, self._lengths, most).idle_requests

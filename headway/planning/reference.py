@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from math import isnan
 from typing import Any
 
+from headway.engine.replica_speeds import Lengths
 from headway.planning.deciding import Fit, check_budget, fit
 from headway.planning.policies import (
     PolicyKind,
@@ -42,7 +43,6 @@ from headway.planning.policies import (
 from headway.planning.sizing import (
     Aim,
     Correction,
-    Lengths,
     Requirement,
     Sizing,
     correct_decode,

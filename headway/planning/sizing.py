@@ -33,21 +33,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil, isfinite
 
+from headway.engine.replica_speeds import Lengths
 from headway.planning.types import NAN, LoadForecast, Observation, Role
 from interp import DecodeSurface, PrefillSurface
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lengths:
-    """Mean input and output tokens of a request; NaN where none is known."""
-
-    isl_tokens: float = NAN
-    osl_tokens: float = NAN
-
-    @property
-    def context_tokens(self) -> float:
-        """Mean context while a request decodes: ISL + OSL / 2."""
-        return self.isl_tokens + self.osl_tokens / 2
 
 
 def positive(value: float) -> bool:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from actors.planning.advice_ledger import StoredLedger
+from actors.planning.advice import StoredLedger
 from headway.planning.advice.ledger import HOUR_S, Ledger, Row
 from tests.stores import MemoryStore
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actors.planning.tick import REHEARSALS
+from actors.planning.start import REHEARSALS
 from headway.config import load_config
 from headway.planning import Decision, PlanningError, PoolLimits, Role, make_policy
 from headway.planning.deciding import PolicyError, check_decision

@@ -28,51 +28,17 @@ from headway.planning.advice.replay import (
     Served,
     StartUp,
 )
+from headway.planning.hindsight.history import UNKNOWN, Attained
 from headway.planning.hindsight.learning import computing, imputed, synthetic_traffic
 from headway.planning.hindsight.state import OutputSample
-from headway.planning.replay.engine import TOLERANCE, ReplayEngine, Requests, attainable
-from headway.planning.types import NAN, FloatArray, Observation, PoolLimits, PoolState, Role, Slo, Traffic
+from headway.planning.replay.engine import ReplayEngine, Requests, attainable
+from headway.planning.types import NAN, Observation, PoolLimits, PoolState, Role
 
 SETTLED = 4
 """Intervals of calm before one counts as calm: a queue of before may still be there."""
 
 Look = tuple[float, Mapping[Role, PoolState]]
 """The real pools at a time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attained:
-    """Requests that ended in the interval of which it is known whether they kept their SLO.
-
-    With `ttft_only` only the first token is known to be in time.
-    """
-
-    ended: float = 0.0
-    met: float = 0.0
-    ttft_only: bool = False
-
-
-UNKNOWN = Attained()
-
-
-def attained(traffic: Traffic | None, slo: Slo) -> Attained:
-    """Read from single requests, as far as their times are known."""
-    if traffic is None or traffic.completed_ttft_s is None or traffic.completed_itl_s is None:
-        return UNKNOWN
-    ttft_s, itl_s = traffic.completed_ttft_s, traffic.completed_itl_s
-    known = np.isfinite(ttft_s)
-    gaps = known & (traffic.completed_output_tokens > 1.0)
-    ttft_only = bool(gaps.any()) and not np.isfinite(itl_s[gaps]).any()
-    late = ttft_s > _promised(traffic.completed_slo_ttft_s, slo.ttft_s) * TOLERANCE
-    slow = itl_s > _promised(traffic.completed_slo_itl_s, slo.itl_s) * TOLERANCE
-    met = known & ~late & (True if ttft_only else ~slow)
-    return Attained(
-        ended=float(np.count_nonzero(known)), met=float(np.count_nonzero(met)), ttft_only=ttft_only
-    )
-
-
-def _promised(own: FloatArray | None, common: float) -> FloatArray | float:
-    return common if own is None else np.where(np.isnan(own), common, own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ So the histories of all pools end with the same interval, and pools are held aga
 
 Outcomes. Requests count for the interval in which they came, whenever they end. A latency is laid to the pool
 that it is about: TTFT to prefill, ITL to decode, both to mixed replicas. Requests that no engine could serve
-in time do not count, as they do not in replays.
+in time do not count, as they do not in replays. Advice needs no cause, only how many were kept (`attained`).
 
 Predictors speak of requests, hindsight judges work. With R the level of the requests of late and W that of
 a pool's work, by the same smoothing (`backtest`), what was forecast after interval i of interval i + h is
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from headway.planning.replay import LossCurve, ReplayEngine, Requests, attainable
 from headway.planning.replay.curve import least_within
 from headway.planning.replay.engine import TOLERANCE, targets
-from headway.planning.types import FloatArray, IntArray, Role, Traffic
+from headway.planning.types import FloatArray, IntArray, Role, Slo, Traffic
 
 
 def _ints() -> IntArray:
@@ -184,6 +184,41 @@ def missed(engine: ReplayEngine, traffic: Traffic, role: Role) -> tuple[FloatArr
         timed &= np.isfinite(itl_s) | (completed.output_tokens <= 1.0)
     counts = timed & attainable(engine, completed, mixed=role is Role.MIXED)
     return arrival_s[counts], fault[counts].astype(np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attained:
+    """Requests that ended in the interval of which it is known whether they kept their SLO.
+
+    With `ttft_only` only the first token is known to be in time.
+    """
+
+    ended: float = 0.0
+    met: float = 0.0
+    ttft_only: bool = False
+
+
+UNKNOWN = Attained()
+
+
+def attained(traffic: Traffic | None, slo: Slo) -> Attained:
+    """Read from single requests, as far as their times are known."""
+    if traffic is None or traffic.completed_ttft_s is None or traffic.completed_itl_s is None:
+        return UNKNOWN
+    ttft_s, itl_s = traffic.completed_ttft_s, traffic.completed_itl_s
+    known = np.isfinite(ttft_s)
+    gaps = known & (traffic.completed_output_tokens > 1.0)
+    ttft_only = bool(gaps.any()) and not np.isfinite(itl_s[gaps]).any()
+    late = ttft_s > _promised(traffic.completed_slo_ttft_s, slo.ttft_s) * TOLERANCE
+    slow = itl_s > _promised(traffic.completed_slo_itl_s, slo.itl_s) * TOLERANCE
+    met = known & ~late & (True if ttft_only else ~slow)
+    return Attained(
+        ended=float(np.count_nonzero(known)), met=float(np.count_nonzero(met)), ttft_only=ttft_only
+    )
+
+
+def _promised(own: FloatArray | None, common: float) -> FloatArray | float:
+    return common if own is None else np.where(np.isnan(own), common, own)
 
 
 PROMPT_TOKENS, CONTEXT_TOKENS, KV_USAGE = 1000.0, 2000.0, 0.5

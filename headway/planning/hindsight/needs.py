@@ -77,7 +77,7 @@ def _worth(role: Role, slowness: float, observation: Observation, engine: Replay
     if any(map(isnan, lengths)):
         return 1.0 / slowness
     if role is Role.PREFILL:
-        prompt_s = float(engine.profile.prefill.ttft_s(max(1.0, lengths.input_tokens)))
+        prompt_s = float(engine.profile.prefill.ttft_s(max(1.0, lengths.isl_tokens)))
         return 1.0 / slowness if slowness * prompt_s <= engine.slo.ttft_s else 0.0
     line = batch_line(engine.profile, role, lengths, float(engine.max_batch_size))
     return line.worth(slowness, engine.slo.itl_s)

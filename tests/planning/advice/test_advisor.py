@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from headway.planning import Observation, PolicySettings, PoolLimits, Role, make_policy
-from headway.planning.advice.advisor import Advisor, Attained, Seen, attained
+from headway.planning.advice.advisor import Advisor, Seen
 from headway.planning.advice.ledger import Row
 from headway.planning.advice.replay import PlannedPool, SeenStarts, StartUp
 from headway.planning.deciding import decide
+from headway.planning.hindsight.history import Attained, attained
 from headway.planning.types import NAN, Slo
 from tests.planning.advice.advice_cases import INTERVAL_S, SPLIT, engine, interval, pools
 from tests.planning.planning_cases import PROFILE, settings
