@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute
 
 from actors import control_plane, names
 from actors.connectors import connector_kind
-from actors.connectors.serve_control import keep_external_scaling
+from actors.connectors.external_scaling import keep_external_scaling
 from actors.names import CallError, NamedActor
 from actors.planning.settings import dump, flatten
 from actors.routing_actors import needs_router, routing_actors

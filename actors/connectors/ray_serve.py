@@ -9,15 +9,26 @@ of any other by name (`connector.ray_serve`).
 A restarted Serve controller calls replicas RECOVERING that never stopped serving. Targets are sent in every
 call, changed or not. For an application that was started without `external_scaler_enabled` that is switched
 on, once, and the call repeated. A deployment that Serve itself autoscales is refused: two would set its
-count. Of another's application the model is not asked for: its replicas need not answer that. If Serve's
-controller has lost its private call, the documented REST API stands in, where an address of the dashboard is
-known (RAY_DASHBOARD_ADDRESS).
+count. Of another's application the model is not asked for: its replicas need not answer that.
+
+Serve's controller is asked directly, by private calls of 4 to 6 ms (`actors.compat_ray` lists them):
+`get_deployment_details(app, name)` reads, `update_deployment_replicas(DeploymentID, n)` sets. Its errors are
+translated here and nowhere else:
+
+    ConnectorError
+    ├── Unreachable              no controller, or no answer
+    └── Refused                  no such application, deployment or call
+        └── ScalingDisabled      the application runs without `external_scaler_enabled`
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
 
+from actors import compat_ray
+from actors.compat_ray import CONTROLLER, SERVE_NAMESPACE
+from actors.connectors.external_scaling import enable_external_scaling
 from actors.connectors.protocol import (
     DEPLOYMENTS,
     Action,
@@ -28,15 +39,6 @@ from actors.connectors.protocol import (
     Refused,
     Replica,
     Unreachable,
-)
-from actors.connectors.serve_control import (
-    CallMissing,
-    ScalingDisabled,
-    ServeControl,
-    ServedDeployment,
-    enable_external_scaling,
-    make_controls,
-    model_said,
 )
 from headway.config import HeadwayConfig
 from headway.planning import Role
@@ -54,8 +56,118 @@ PHASES: Mapping[str, Phase] = {
     "STOPPED": "draining",
 }
 
+
+class ScalingDisabled(Refused):
+    """The application does not let others set its replica counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedReplica:
+    """One replica: its id, Serve's word for its state, and when its actor was started (Unix seconds)."""
+
+    replica: str
+    state: str
+    started_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedDeployment:
+    """One deployment. `model` is what its user config names, None where it names none.
+
+    `autoscaling` is Serve's own, as text; empty where there is none. `message` is Serve's word on it.
+    """
+
+    target: int
+    replicas: tuple[ServedReplica, ...]
+    model: str | None = None
+    autoscaling: str = ""
+    message: str = ""
+
+
+class ServeControl(Protocol):
+    """The way to Serve's deployments; tests have their own."""
+
+    async def read(self, name: str) -> ServedDeployment:
+        """The deployment now."""
+
+    async def scale(self, name: str, replicas: int) -> None:
+        """Ask for that many replicas."""
+
+
+class ControllerActor:
+    """Serve's controller, called directly."""
+
+    def __init__(self, application: str) -> None:
+        self._application = application
+        self._controller: Any = None
+
+    async def read(self, name: str) -> ServedDeployment:
+        """The deployment now."""
+        details = await self._call("get_deployment_details", self._application, name)
+        if details is None:
+            raise Refused(f"{self._application}: is not deployed any more")
+        # Ray marks unset fields by values of another type than declared, of which pydantic warns.
+        return served(details.model_dump(mode="json", warnings=False))
+
+    async def scale(self, name: str, replicas: int) -> None:
+        """Ask for that many replicas."""
+        deployment = compat_ray.deployment_id(self._application, name)
+        await self._call("update_deployment_replicas", deployment, replicas)
+
+    async def _call(self, method: str, *args: object) -> Any:  # noqa: ANN401 - of the method
+        from ray.exceptions import RayError
+
+        # It may ask the GCS, which may be away.
+        controller = self._controller or await asyncio.to_thread(self._found)
+        if not hasattr(controller, method):
+            raise Refused(f"Serve's controller has no {method} in this release of Ray")
+        try:
+            return await getattr(controller, method).remote(*args)
+        except RayError as error:
+            raise self._translated(error) from error
+
+    def _found(self) -> Any:  # noqa: ANN401 - an actor handle
+        import ray
+
+        if self._controller is None:
+            try:
+                self._controller = ray.get_actor(CONTROLLER, namespace=SERVE_NAMESPACE)
+            except ValueError as error:
+                raise Unreachable("Ray Serve does not run in this cluster") from error
+        return self._controller
+
+    def _translated(self, error: Exception) -> Exception:
+        from ray.exceptions import RayTaskError
+
+        cause = error.cause if isinstance(error, RayTaskError) else None
+        if compat_ray.scaling_is_off(cause):
+            return ScalingDisabled(f"{self._application}: runs without external_scaler_enabled")
+        if isinstance(cause, KeyError):
+            return Refused(f"{self._application}: has no deployment {cause.args[0]}")
+        if cause is not None:
+            return Refused(f"{self._application}: {_first_line(cause)}")
+        self._controller = None
+        return Unreachable(f"Serve's controller does not answer: {_first_line(error)}")
+
+
 Allow = Callable[[str], Awaitable[None]]
 AskModel = Callable[[str, str], Awaitable[str | None]]
+
+
+async def model_said(application: str, name: str) -> str | None:
+    """The model that a replica of the deployment says it serves (`describe`), None if it says nothing."""
+    from ray import serve
+    from ray.exceptions import RayError
+    from ray.serve.exceptions import RayServeException
+
+    try:
+        handle = await asyncio.to_thread(serve.get_deployment_handle, name, application)
+        said = await handle.describe.remote()
+    except RayServeException as error:
+        raise Unreachable(f"{name}: {_first_line(error)}") from error
+    except RayError as error:
+        raise Refused(f"{name}: does not say which model it serves: {_first_line(error)}") from error
+    return said.get("model") if isinstance(said, dict) else None
 
 
 async def allow_scaling(application: str) -> None:
@@ -70,7 +182,7 @@ class RayServeConnector:
         self,
         config: HeadwayConfig,
         application: str,
-        controls: Sequence[ServeControl] = (),
+        control: ServeControl | None = None,
         allow: Allow = allow_scaling,
         ask_model: AskModel = model_said,
     ) -> None:
@@ -81,7 +193,7 @@ class RayServeConnector:
         self._model = config.model
         self._roles = [role for role in Role if role.value in config.pools]
         self._timeout_s = config.connector.timeout_s
-        self._controls = tuple(controls) or make_controls(application)
+        self._control = control or ControllerActor(application)
         self._allow = allow
         self._ask_model = ask_model
 
@@ -157,27 +269,14 @@ class RayServeConnector:
 
     async def _scale(self, name: str, count: int) -> None:
         try:
-            await self._first(lambda control: control.scale(name, count))
+            await self._control.scale(name, count)
         except ScalingDisabled:
             await self._allow(self._application)
-            await self._first(lambda control: control.scale(name, count))
+            await self._control.scale(name, count)
 
     async def _read(self, roles: Sequence[Role]) -> dict[Role, ServedDeployment]:
-        found = await asyncio.gather(*(self._read_one(self._names[role]) for role in roles))
+        found = await asyncio.gather(*(self._control.read(self._names[role]) for role in roles))
         return dict(zip(roles, found, strict=True))
-
-    async def _read_one(self, name: str) -> ServedDeployment:
-        return await self._first(lambda control: control.read(name))
-
-    async def _first(self, ask: Callable[[ServeControl], Awaitable[T]]) -> T:
-        """The answer of the first way to Serve that has the call."""
-        missing: CallMissing | None = None
-        for control in self._controls:
-            try:
-                return await ask(control)
-            except CallMissing as error:
-                missing = error
-        raise missing or Refused("no way to Ray Serve")
 
     async def _within(self, work: Awaitable[T]) -> T:
         try:
@@ -208,6 +307,40 @@ def counts_of(deployment: ServedDeployment) -> PoolCounts:
         ready=phases.count("ready"),
         draining=phases.count("draining"),
     )
+
+
+def served(details: dict[str, Any]) -> ServedDeployment:
+    """A deployment from Serve's own description of it."""
+    config = details.get("deployment_config") or {}
+    user_config, autoscaling = config.get("user_config"), config.get("autoscaling_config")
+    model = user_config.get("model") if isinstance(user_config, dict) else None
+    return ServedDeployment(
+        target=int(details["target_num_replicas"]),
+        replicas=tuple(
+            ServedReplica(
+                replica=replica["replica_id"],
+                state=str(replica["state"]),
+                started_s=float(replica["start_time_s"]),
+            )
+            for replica in details["replicas"]
+        ),
+        model=model if isinstance(model, str) else None,
+        autoscaling=_range(autoscaling) if isinstance(autoscaling, dict) else "",
+        message=_last_line(details.get("message") or ""),
+    )
+
+
+def _range(autoscaling: dict[str, Any]) -> str:
+    return f"{autoscaling.get('min_replicas')} to {autoscaling.get('max_replicas')} replicas"
+
+
+def _last_line(message: str) -> str:
+    """Of a replica that failed it is what was raised, beneath a traceback."""
+    return next((line.strip()[:200] for line in reversed(message.splitlines()) if line.strip()), "")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def _problems(config: HeadwayConfig) -> list[str]:

@@ -1,23 +1,17 @@
-"""The Ray Serve connector over scripted ways to Serve, and its REST way over real HTTP."""
+"""The Ray Serve connector over a scripted Serve."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import pytest
-from aiohttp import web
 
 from actors.connectors import connector_problems, make_connector
 from actors.connectors.protocol import Action, PoolCounts, Ready, Refused, Unreachable
-from actors.connectors.ray_serve import RayServeConnector
-from actors.connectors.serve_control import (
-    CallMissing,
-    RestApi,
+from actors.connectors.ray_serve import (
+    RayServeConnector,
     ScalingDisabled,
     ServedDeployment,
     ServedReplica,
-    make_controls,
     served,
 )
 from headway.config import load_config
@@ -41,7 +35,7 @@ def deployment(target: int, *states: str, model: str | None = "llama-3.1-8b") ->
 
 @dataclass
 class Serve:
-    """A way to Serve that knows some deployments."""
+    """A Serve that knows some deployments."""
 
     deployments: dict[str, ServedDeployment] = field(
         default_factory=lambda: {"Prefill": deployment(1, "RUNNING"), "Decode": deployment(1, "RUNNING")}
@@ -62,8 +56,8 @@ class Serve:
         self.scaled.append((name, replicas))
 
 
-def connector(*controls: Serve, **more) -> RayServeConnector:
-    return RayServeConnector(CONFIG, "headway", controls, **more)
+def connector(serve: Serve, **more) -> RayServeConnector:
+    return RayServeConnector(CONFIG, "headway", serve, **more)
 
 
 def targets(prefill: int, decode: int) -> dict[Role, int]:
@@ -104,15 +98,6 @@ def test_scaling_that_is_not_allowed_is_allowed_once_and_asked_again() -> None:
     serve.faults = [ScalingDisabled("off")] * 2
     with pytest.raises(Refused, match="off"):
         asyncio.run(connector(serve, allow=allow).set_targets(targets(2, 2), {}))
-
-
-def test_without_the_private_call_the_next_way_is_taken() -> None:
-    private, rest = Serve(faults=[CallMissing("gone")] * 2), Serve()
-    asyncio.run(connector(private, rest).set_targets(targets(2, 3), {}))
-    assert rest.scaled == [("Prefill", 2), ("Decode", 3)]
-    assert private.scaled == []
-    with pytest.raises(Refused, match="gone"):
-        asyncio.run(connector(Serve(faults=[CallMissing("gone")])).set_targets(targets(1, 1), {}))
 
 
 def test_a_serve_that_hangs_is_unreachable() -> None:
@@ -158,94 +143,6 @@ def test_a_deployment_is_asked_for_its_model_where_serve_does_not_know() -> None
     assert asyncio.run(connector(Serve(found), ask_model=said).ready()) == Ready(ok=True)
 
 
-# --- REST
-
-
-@asynccontextmanager
-async def dashboard(status: int = 200, error: str = "") -> AsyncIterator[tuple[str, list]]:
-    """What of the dashboard's API is used, as Ray 2.60 answers it."""
-    asked = []
-
-    async def applications(request: web.Request) -> web.Response:
-        replica = {"replica_id": "x", "state": "RUNNING", "start_time_s": 7.5}
-        found = {
-            "target_num_replicas": 2,
-            "deployment_config": {"user_config": {"model": "m"}},
-            "replicas": [replica],
-        }
-        return web.json_response({"applications": {"headway": {"deployments": {"Decode": found}}}})
-
-    async def scale(request: web.Request) -> web.Response:
-        asked.append((request.path, await request.json(), request.headers.get("Authorization")))
-        return web.json_response({"error": error} if error else {"message": "received"}, status=status)
-
-    app = web.Application()
-    app.router.add_get("/api/serve/applications/", applications)
-    app.router.add_post("/api/v1/applications/{app}/deployments/{name}/scale", scale)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}", asked
-    finally:
-        await runner.cleanup()
-
-
-def test_rest_reads_and_scales_with_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "t0ken")
-
-    async def story():
-        async with dashboard() as (url, asked):
-            rest = RestApi("headway", url + "/")
-            await rest.scale("Decode", 3)
-            return await rest.read("Decode"), asked
-
-    found, asked = asyncio.run(story())
-    assert found == ServedDeployment(
-        target=2, replicas=(ServedReplica(replica="x", state="RUNNING", started_s=7.5),), model="m"
-    )
-    path = "/api/v1/applications/headway/deployments/Decode/scale"
-    assert asked == [(path, {"target_num_replicas": 3}, "Bearer t0ken")]
-
-
-@pytest.mark.parametrize(
-    ("status", "error", "kind"),
-    [
-        (412, "can only be used when 'external_scaler_enabled' is set to true", ScalingDisabled),
-        (412, "Deployment is deleted", Refused),
-        (400, "not found", Refused),
-        (403, "no token", Refused),
-        (503, "Serve controller is not available", Unreachable),
-    ],
-)
-def test_rest_errors_are_told_apart(status: int, error: str, kind: type[Exception]) -> None:
-    async def story() -> None:
-        async with dashboard(status, error) as (url, _):
-            await RestApi("headway", url).scale("Decode", 3)
-
-    with pytest.raises(kind, match=error[:10]):
-        asyncio.run(story())
-
-
-def test_rest_without_a_dashboard_is_unreachable_and_an_unknown_name_refused() -> None:
-    async def unknown() -> None:
-        async with dashboard() as (url, _):
-            await RestApi("headway", url).read("Nope")
-
-    with pytest.raises(Refused, match="no deployment Nope"):
-        asyncio.run(unknown())
-    with pytest.raises(Unreachable):
-        asyncio.run(RestApi("headway", "http://127.0.0.1:1").scale("Decode", 1))
-
-
-def test_rest_is_a_way_only_where_an_address_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RAY_DASHBOARD_ADDRESS", raising=False)
-    assert len(make_controls("headway")) == 1
-    monkeypatch.setenv("RAY_DASHBOARD_ADDRESS", "http://127.0.0.1:1")
-    assert len(make_controls("headway")) == 2
-
-
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
@@ -264,7 +161,7 @@ def test_deployments_of_another_application_by_name_and_not_those_that_serve_sca
     settings = {"application": "llm", "deployments": named}
     config = load_config(None, {"connector.ray_serve": settings})
     serve = Serve({name: deployment(8, *["RUNNING"] * 8, model=None) for name in named.values()})
-    connector = RayServeConnector(config, "headway", [serve])
+    connector = RayServeConnector(config, "headway", serve)
     assert asyncio.run(connector.ready()) == Ready(ok=True)
     assert asyncio.run(connector.state())[Role.DECODE].desired == 8
     asyncio.run(connector.set_targets({Role.DECODE: 6}, {}))

@@ -21,8 +21,8 @@ from ray import serve
 from ray.serve._private.exceptions import ExternalScalerDisabledError
 
 from actors import control_plane
+from actors.connectors.external_scaling import enable_external_scaling
 from actors.connectors.protocol import Refused
-from actors.connectors.serve_control import enable_external_scaling
 from actors.names import PLANNER
 from headway.config import ConfigError
 from tests.ports import free_port

@@ -1,0 +1,88 @@
+"""Has Ray Serve accept replica counts from outside for an application that runs.
+
+Serve takes them only for applications with `external_scaler_enabled`. `serve.run` and Serve config files can
+set it; `serve run MODULE:app` cannot. For an application deployed that way the same deployments are handed to
+the controller once more, byte for byte and with the flag: the versions are the same, so no replica restarts.
+An application from a config file belongs to the file, which would win again at the next apply: that one is
+refused, with the line to write into it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from actors import compat_ray
+from actors.compat_ray import CONTROLLER, SERVE_NAMESPACE
+from actors.connectors.protocol import ConnectorError, Refused, Unreachable
+
+DEPLOYED = {"RUNNING", "UNHEALTHY"}
+"""States of an application whose deployments can be handed over again."""
+TIMEOUT_S = 10.0
+
+logger = logging.getLogger(__name__)
+
+
+def enable_external_scaling(application: str) -> bool:
+    """Have Serve accept replica counts; False while the application is not deployed. Safe to repeat.
+
+    Blocks for the time of two or three calls. Refused: the application comes from a config file without the
+    flag. Unreachable: Serve's controller does not answer.
+    """
+    import ray
+    from ray.exceptions import GetTimeoutError, RayError
+    from ray.serve.exceptions import RayServeException
+
+    try:
+        controller = ray.get_actor(CONTROLLER, namespace=SERVE_NAMESPACE)
+        found = _details(controller)["applications"].get(application)
+        if found is None:
+            return False
+        if found["external_scaler_enabled"]:
+            return True
+        if found["source"] == "declarative":
+            raise Refused(
+                f"application {application!r} cannot be scaled: write 'external_scaler_enabled: true' into "
+                "its entry in the Serve config file and apply that again"
+            )
+        if found["status"] not in DEPLOYED:
+            return False
+        _deploy_again(controller, application, found["deployments"])
+    except (RayError, RayServeException, GetTimeoutError, ValueError) as error:
+        raise Unreachable(f"Serve's controller: {' '.join(str(error).split())}") from error
+    logger.info("application %r: external scaling is on", application)
+    return True
+
+
+async def keep_external_scaling(application: str, interval_s: float = 5.0) -> None:
+    """Turn it on as soon as the application is deployed, and again when a new deployment turned it off."""
+    said = ""
+    while True:
+        try:
+            await asyncio.to_thread(enable_external_scaling, application)
+        except ConnectorError as error:
+            if str(error) != said:
+                said = str(error)
+                logger.warning("%s", said)
+        await asyncio.sleep(interval_s)
+
+
+def _details(controller: Any) -> Any:  # noqa: ANN401 - the document of ServeInstanceDetails
+    import ray
+
+    return ray.get(controller.get_serve_instance_details.remote(), timeout=TIMEOUT_S)
+
+
+def _deploy_again(controller: Any, application: str, deployments: Mapping[str, Any]) -> None:  # noqa: ANN401
+    import ray
+
+    infos = ray.get(controller.list_deployments_internal.remote(), timeout=TIMEOUT_S)
+    arguments = [
+        compat_ray.deployed_again(key.name, info, deployments[key.name]["target_num_replicas"])
+        for key, (info, _) in infos.items()
+        if key.app_name == application
+    ]
+    call = controller.deploy_applications.remote(
+        {application: arguments}, {application: compat_ray.scaling_turned_on()}
+    )
+    ray.get(call, timeout=TIMEOUT_S)
