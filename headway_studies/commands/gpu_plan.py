@@ -17,7 +17,7 @@ import numpy as np
 
 from headway.config import HeadwayConfig, load_config
 from headway.planning import PolicySettings, policy_settings
-from headway.planning.hindsight import loss_budget
+from headway.planning.hindsight.choice import loss_budget
 from headway.planning.replay import Requests
 from headway.workload import TraceOptions, open_trace
 from headway_cli.errors import CliError

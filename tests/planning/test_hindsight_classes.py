@@ -7,9 +7,9 @@ import pytest
 from planning_cases import PROFILE, observed, run, settings, why
 
 from headway.planning import PoolLimits, PoolState, Role, Traffic, make_policy
-from headway.planning.hindsight.choice import ClassPast, cheapest, divide_budget
+from headway.planning.hindsight.choice import ClassPast, cheapest, class_budgets, divide_budget
 from headway.planning.hindsight.history import PoolHistory
-from headway.planning.hindsight.settings import HeadwaySettings, class_budgets
+from headway.planning.hindsight.settings import HeadwaySettings
 from headway.planning.hindsight.state import HindsightState
 from headway.planning.replay import LossCurve
 from headway.planning.types import Promise, Slo

@@ -1,11 +1,11 @@
 """The policy `headway`: planning by hindsight. See `policy` for the theory."""
 
-from headway.planning.hindsight.settings import HeadwaySettings, loss_budget
+from headway.planning.hindsight.settings import HeadwaySettings
 from headway.planning.policies import PolicyKind, PolicySettings
 from headway.planning.types import Policy
 from interp import Profile
 
-__all__ = ["COMPILED_FROM", "HEADWAY", "HeadwaySettings", "loss_budget"]
+__all__ = ["COMPILED_FROM", "HEADWAY", "HeadwaySettings"]
 
 COMPILED_FROM = ("headway.planning.hindsight", "headway.planning.replay", "headway.engine", "interp")
 """Packages with compiled code that it uses, each built on those after it (`interp.jit.drop_stale_cache`)."""

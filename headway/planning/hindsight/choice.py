@@ -50,7 +50,7 @@ import numpy as np
 from headway.planning.deciding import gpus
 from headway.planning.hindsight.backtest import FACTORS, Backtest
 from headway.planning.hindsight.history import PoolHistory, common_intervals
-from headway.planning.hindsight.settings import class_budgets
+from headway.planning.hindsight.settings import HeadwaySettings
 from headway.planning.policies import PolicySettings
 from headway.planning.types import BoolArray, FloatArray, IntArray, PoolLimits, Role
 
@@ -58,6 +58,21 @@ CORRECTION = np.abs(np.log(FACTORS))
 """Distance of each factor from the forecast itself."""
 
 EQUAL = np.zeros(1)
+
+
+def loss_budget(settings: PolicySettings) -> float:
+    """Share of the requests that may miss the SLO."""
+    chosen = settings.section("headway", HeadwaySettings).loss_budget
+    return 1.0 - settings.attainment if chosen is None else chosen
+
+
+def class_budgets(settings: PolicySettings) -> tuple[float, ...]:
+    """The same of requests without a class, and of each class; empty where there are no classes."""
+    if not settings.classes:
+        return ()
+    otherwise = loss_budget(settings)
+    own = (each.attainment for each in settings.classes)
+    return (otherwise, *(otherwise if attainment is None else 1.0 - attainment for attainment in own))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

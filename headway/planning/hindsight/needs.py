@@ -29,9 +29,15 @@ from math import ceil, isfinite, isnan
 
 from headway.engine.replica_speeds import Lengths, batch_line
 from headway.planning.hindsight.backtest import Backtest
-from headway.planning.hindsight.choice import Option, choose, choose_by_class, critical_ones
+from headway.planning.hindsight.choice import (
+    Option,
+    choose,
+    choose_by_class,
+    class_budgets,
+    critical_ones,
+    loss_budget,
+)
 from headway.planning.hindsight.excess import Excess
-from headway.planning.hindsight.settings import class_budgets, loss_budget
 from headway.planning.hindsight.starts import MissingCapacity
 from headway.planning.hindsight.state import HindsightState
 from headway.planning.policies import PolicySettings

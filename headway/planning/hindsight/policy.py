@@ -28,18 +28,19 @@ from dataclasses import dataclass, replace
 
 from headway.planning.deciding import GPU_BUDGET, Fit, check_budget, fit, gpus
 from headway.planning.hindsight.backtest import Backtest, backtest
-from headway.planning.hindsight.choice import class_pasts, divide_budget, moving_share
+from headway.planning.hindsight.choice import (
+    class_budgets,
+    class_pasts,
+    divide_budget,
+    loss_budget,
+    moving_share,
+)
 from headway.planning.hindsight.excess import Excess, excess, with_excess
 from headway.planning.hindsight.history import OutcomeHistory
 from headway.planning.hindsight.learning import MOST_INTERVALS, ReplaySetup, learn
 from headway.planning.hindsight.needs import Assessment, Need, as_typical, needs_of, slow_replicas
 from headway.planning.hindsight.reasons import alternatives, explain
-from headway.planning.hindsight.settings import (
-    HeadwaySettings,
-    class_budgets,
-    headway_settings,
-    loss_budget,
-)
+from headway.planning.hindsight.settings import HeadwaySettings
 from headway.planning.hindsight.starts import lead_intervals, missing_capacity
 from headway.planning.hindsight.state import NO_REQUESTS, HindsightState, PoolMemory, ReleaseDelay
 from headway.planning.policies import PolicySettings, check, ordered
@@ -67,7 +68,7 @@ class HeadwayPolicy:
     @property
     def own(self) -> HeadwaySettings:
         """The settings of this policy alone."""
-        return headway_settings(self.settings)
+        return self.settings.section("headway", HeadwaySettings)
 
     @property
     def interval_s(self) -> float:

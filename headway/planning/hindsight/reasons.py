@@ -29,15 +29,11 @@ import numpy as np
 from headway.engine.refinement import difference
 from headway.planning.deciding import Fit
 from headway.planning.hindsight.backtest import SURPRISE
-from headway.planning.hindsight.choice import front, within_budget
+from headway.planning.hindsight.choice import class_budgets, front, loss_budget, within_budget
 from headway.planning.hindsight.excess import Excess, excess_lines
 from headway.planning.hindsight.history import PoolHistory, common_intervals
 from headway.planning.hindsight.needs import Need, SlowReplicas, slow_lines
-from headway.planning.hindsight.settings import (
-    class_budgets,
-    headway_settings,
-    loss_budget,
-)
+from headway.planning.hindsight.settings import HeadwaySettings
 from headway.planning.hindsight.starts import MissingCapacity, missing_lines
 from headway.planning.hindsight.state import HindsightState, ReleaseDelay
 from headway.planning.policies import PolicySettings, common, jsonable, ordered, progress_warnings
@@ -70,7 +66,7 @@ def explain(
 
     `corrected` is the part `refined` of the profile's `meta`, None for a profile as measured.
     """
-    own, reasons = headway_settings(settings), common("headway", observation, settings)
+    own, reasons = settings.section("headway", HeadwaySettings), common("headway", observation, settings)
     may_miss = loss_budget(settings)
     reasons["settings"] |= {
         "loss_budget": may_miss,

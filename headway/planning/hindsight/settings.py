@@ -3,7 +3,6 @@
 from pydantic import Field
 
 from headway.config import NonNegativeFloat, PositiveFloat, Settings
-from headway.planning.policies import PolicySettings
 
 
 class HeadwaySettings(Settings):
@@ -21,23 +20,3 @@ class HeadwaySettings(Settings):
     predictors: tuple[str, ...] = ()
     """Predictors whose forecasts are judged beside the levels of past work, such as `[kalman, daily]`
     (docs/planning.md#predictors)."""
-
-
-def headway_settings(settings: PolicySettings) -> HeadwaySettings:
-    """The policy's own among the settings of all."""
-    return settings.section("headway", HeadwaySettings)
-
-
-def loss_budget(settings: PolicySettings) -> float:
-    """Share of the requests that may miss the SLO."""
-    chosen = headway_settings(settings).loss_budget
-    return 1.0 - settings.attainment if chosen is None else chosen
-
-
-def class_budgets(settings: PolicySettings) -> tuple[float, ...]:
-    """The same of requests without a class, and of each class; empty where there are no classes."""
-    if not settings.classes:
-        return ()
-    otherwise = loss_budget(settings)
-    own = (each.attainment for each in settings.classes)
-    return (otherwise, *(otherwise if attainment is None else 1.0 - attainment for attainment in own))

@@ -11,6 +11,10 @@ the fleet up. Decoding lasts beyond the last arrival; so that the last requests 
 run empty, the latest ones come again and again until all judged ones have ended: the judged ones, and as many
 before them as decode at the same time (at most as many again as came). Requests that no engine has room for
 take no part.
+
+Whole prompts wait FIFO for the replica that is free first. Waits follow Kiefer and Wolfowitz: the workload
+vector of a G/G/n queue, here as a heap of the times at which the replicas become free, so a request costs
+log n steps.
 """
 
 from collections.abc import Callable
@@ -35,9 +39,15 @@ from headway.planning.replay.engine import (
     transfer_s,
     under_way,
 )
-from headway.planning.replay.fleet import IntArray, PoolArrivals, ReplayState, make_state
-from headway.planning.replay.loops import prefill_waits, replay_decode, replay_mixed
+from headway.planning.replay.fleet import (
+    IntArray,
+    PoolArrivals,
+    ReplayState,
+    make_state,
+    replay,
+)
 from interp.arrays import BoolArray, FloatArray
+from interp.jit import compiled
 
 FIRST_TOKEN = 1.5
 """Iterations from arrival at a decode replica to the first token: half of that under way, and one's own."""
@@ -97,7 +107,7 @@ def _decoding_losses(
     requests, left = under_way(engine, requests, since_s)
     judged = judged[left]
     coming, source, arrival_s = _continued(engine, requests, judged, since_s, mixed=mixed)
-    replay, promised = replay_mixed if mixed else replay_decode, targets(engine, requests.where(source))
+    promised = targets(engine, requests.where(source))
 
     def lose(replicas: int) -> BoolArray:
         there = requests.on(replicas) if mixed else requests
@@ -105,7 +115,7 @@ def _decoding_losses(
         if there is not requests:
             found = coming._replace(computed_tokens=_computed(there, since_s)[source])
         state = make_state(engine, found, replicas)
-        replay(state)
+        replay(state, mixed)
         return _missed(promised, state, arrival_s) & coming.judged
 
     work_s = (mixed_seconds if mixed else decode_seconds)(engine, requests)
@@ -208,8 +218,34 @@ def _repeats(arrival_s: FloatArray, first: int) -> tuple[FloatArray, FloatArray]
     return begun + 1 + place, (turn + 1) * span_s
 
 
+@compiled
+def _fifo_waits(arrival_s: FloatArray, prompt_s: FloatArray, replicas: int) -> FloatArray:
+    """Seconds that each prompt waits for one of `replicas`, f8[N], which are idle at first."""
+    free_s = np.full(replicas, -np.inf)
+    wait_s = np.empty(len(arrival_s))
+    for request in range(len(arrival_s)):
+        start_s = max(arrival_s[request], free_s[0])
+        wait_s[request] = start_s - arrival_s[request]
+        _replace_least(free_s, start_s + prompt_s[request])
+    return wait_s
+
+
+@compiled
+def _replace_least(heap: FloatArray, value: float) -> None:
+    place, size = 0, len(heap)
+    while 2 * place + 1 < size:
+        child = 2 * place + 1
+        if child + 1 < size and heap[child + 1] < heap[child]:
+            child += 1
+        if value <= heap[child]:
+            break
+        heap[place] = heap[child]
+        place = child
+    heap[place] = value
+
+
 def _whole_waits(engine: ReplayEngine, requests: Requests, alone_s: FloatArray, replicas: int) -> FloatArray:
-    return prefill_waits(requests.arrival_s, alone_s, replicas)
+    return _fifo_waits(requests.arrival_s, alone_s, replicas)
 
 
 def _chunked_waits(
@@ -225,7 +261,8 @@ def _chunked_waits(
     )
     state = make_state(engine, coming, replicas)
     unbounded = state.surfaces._replace(itl=state.surfaces.itl._replace(capacity_tokens=np.inf))
-    replay_mixed(state._replace(surfaces=unbounded, weight=requests.input_tokens))
+    state = state._replace(surfaces=unbounded, weight=requests.input_tokens)
+    replay(state, True)
     return np.maximum(0.0, state.first_s - requests.arrival_s - alone_s)
 
 
