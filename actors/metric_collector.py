@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
-from actors.collector.discovery import Discovery, Pods
-from actors.collector.engines import EngineFleet
+from actors.collector.engines import Discovery, EngineFleet, Pods
 from actors.collector.interval import Health, HealthStatus, Measured, unmeasured
 from actors.collector.pages import HttpPages, Pages, ServePages, TextReader
 from actors.collector.presets import PRESETS

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from actors.collector.discovery import DiscoveryError, Pods
+from actors.collector.engines import DiscoveryError, Pods
 from headway.config import KubernetesSettings
 from headway.config.live import EngineAddresses
 from tests.actors.collector_cases import serving
