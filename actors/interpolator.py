@@ -108,10 +108,6 @@ class PerformanceLearning:
             self._corrections = factors
             self.model = self._model(self.model.calibration)
 
-    def refinement(self) -> dict[str, Any]:
-        """State of the refinement as plain data; empty where it is switched off."""
-        return {} if self._refining is None else self._refining.document()
-
     def _served(self) -> PerformanceModel:
         if self._refining is not None:
             self._profiles[""] = self._refining.profile
@@ -159,10 +155,6 @@ class _Refining:
     def known(self) -> tuple[Refinement, Profile]:
         """What was learnt so far, and the profile as measured."""
         return self._learnt, self._measured
-
-    def document(self) -> dict[str, Any]:
-        """Version, cells with traffic, factors of the phases, and the version that is served."""
-        return {**self._learnt.summary(), "served_version": self._served.version}
 
 
 def _ratios(
@@ -240,10 +232,9 @@ class Interpolator:
         prefill, decode = _plain(profile.prefill.samples), _plain(profile.decode.samples)
         return {"prefill": prefill, "decode": decode, "meta": dict(profile.meta)}
 
-    def calibrate(self, observation: Observation) -> dict[str, Any]:
-        """Compare one interval with the surfaces; the ratios so far, by phase."""
+    def calibrate(self, observation: Observation) -> None:
+        """Compare one interval with the surfaces."""
         self._change(lambda learning: learning.calibrate(observation))
-        return self._calibration()
 
     def learn(self, reports: Sequence[LatencyReport], replica: str = "") -> Mapping[str, float]:
         """Refine the profile by a replica's reports; nothing where that is switched off.
@@ -267,35 +258,10 @@ class Interpolator:
         """True if the profiles are loaded, else False and the reason."""
         return self._loaded() is not None, self._failure
 
-    def status(self) -> dict[str, Any]:
-        """Profile, versions, remarks on the tables, and everything learnt.
-
-        `calibration_applied` is false: surfaces change by refinement alone.
-        """
-        model = None if self._learning is None else self._learning.model
-        return {
-            "profile": self._config.engine.profile,
-            "time_scale": self._config.engine.time_scale,
-            "version": 0 if model is None else model.version,
-            "notes": [] if model is None else list(model.profile.notes),
-            "calibration": self._calibration(),
-            "calibration_applied": False,
-            "corrections": {} if model is None else dict(model.corrections),
-            "differing": {}
-            if model is None
-            else {role.value: [*map(asdict, each)] for role, each in model.differing.items()},
-            "refinement": {} if self._learning is None else self._learning.refinement(),
-            "failure": self._failure,
-        }
-
     def _change(self, change: Callable[[PerformanceLearning], None]) -> None:
         if (learning := self._loaded()) is not None:
             with self._changing:
                 change(learning)
-
-    def _calibration(self) -> dict[str, Any]:
-        ratios = {} if self._learning is None else self._learning.model.calibration
-        return {phase.value: asdict(ratio) for phase, ratio in ratios.items()}
 
     def _loaded(self) -> PerformanceLearning | None:
         """The profiles and all that was learnt about them; None until they can be loaded."""

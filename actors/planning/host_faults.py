@@ -28,11 +28,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from actors import compat_ray, names
-from headway.planning.documents import HostFault
+from headway.planning.documents import HostFault, RestartFigures
 
 logger = logging.getLogger(__name__)
 
@@ -46,14 +46,6 @@ ORDERLY = frozenset({1, 3, 4})
 REPLICA = "SERVE_REPLICA::"
 DIED = frozenset({"WORKER_DIED", "NODE_DIED"})
 """Ray's reasons of an actor's death (`ActorDiedErrorContext`) that nobody asked for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restarts:
-    """How often a part came back or a replica of it was lost, and when last (Unix seconds)."""
-
-    count: int
-    at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,19 +122,19 @@ def _back(fault: HostFault, now_s: float) -> HostFault:
     return fault.model_copy(update={"state": "back", "back_s": now_s})
 
 
-def restarts(actors: Iterable[Mapping[str, Any]], application: str) -> Mapping[str, Restarts]:
+def restarts(actors: Iterable[Mapping[str, Any]], application: str) -> Mapping[str, RestartFigures]:
     """By part, of the rows of Ray's table of actors; replicas are those of the application."""
-    found: dict[str, Restarts] = {}
+    found: dict[str, RestartFigures] = {}
     ours = f"{REPLICA}{application}#"
     for actor in actors:
         name, state = actor["Name"], actor["State"]
         if name in names.ACTORS or name.startswith(names.ROUTER_PREFIX):
             if state == "ALIVE" and actor["NumRestarts"] > 0:
-                found[name] = Restarts(count=actor["NumRestarts"], at=actor["Timestamp"] / 1e3)
+                found[name] = RestartFigures(count=actor["NumRestarts"], at=actor["Timestamp"] / 1e3)
         elif name.startswith(ours) and state == "DEAD" and _reason(actor["DeathCause"]) in DIED:
             part, at = name.removeprefix(ours).partition("#")[0], actor["EndTime"] / 1e3
-            before = found.get(part, Restarts(count=0, at=at))
-            found[part] = Restarts(count=before.count + 1, at=max(before.at, at))
+            before = found.get(part, RestartFigures(count=0, at=at))
+            found[part] = RestartFigures(count=before.count + 1, at=max(before.at, at))
     return found
 
 
@@ -159,7 +151,7 @@ class HostWatch:
 
     def __init__(self, application: str, clock: Callable[[], float] = time.time) -> None:
         self._application, self._clock, self._faults = application, clock, HostFaults()
-        self._restarts: Mapping[str, Restarts] = {}
+        self._restarts: Mapping[str, RestartFigures] = {}
         # A thread of its own: while the GCS is away a call of it takes as long as it likes.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hosts")
         self._away_since_s: float | None = None
@@ -169,12 +161,12 @@ class HostWatch:
         answers.
         """
         hosts = [fault.document() for fault in self._faults.now()]
-        restarted = {part: asdict(each) for part, each in self._restarts.items()}
+        restarted = {part: each.document() for part, each in self._restarts.items()}
         return {"hosts": hosts, "restarts": restarted, "gcs_away_since_s": self._away_since_s}
 
     async def run(self) -> None:
         """Look every PERIOD_S."""
-        asking: asyncio.Future[tuple[Sequence[_Node], Mapping[str, Restarts]]] | None = None
+        asking: asyncio.Future[tuple[Sequence[_Node], Mapping[str, RestartFigures]]] | None = None
         nodes: Sequence[_Node] = ()
         loop = asyncio.get_running_loop()
         while True:
@@ -201,7 +193,7 @@ class _Node:
     port: int
 
 
-def _looked(application: str) -> tuple[Sequence[_Node], Mapping[str, Restarts]]:
+def _looked(application: str) -> tuple[Sequence[_Node], Mapping[str, RestartFigures]]:
     """All nodes that Ray knows, with their named actors, and restarts; blocks while it asks the GCS."""
     known = compat_ray.actors_table()
     return _nodes(known), restarts(known.values(), application)

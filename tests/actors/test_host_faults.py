@@ -4,7 +4,8 @@ from typing import Any
 
 from ray.core.generated.common_pb2 import ActorDeathCause, ActorDiedErrorContext
 
-from actors.planning.host_faults import BACK_S, ORDERLY, HostFaults, Restarts, SeenHost, restarts
+from actors.planning.host_faults import BACK_S, ORDERLY, HostFaults, SeenHost, restarts
+from headway.planning.documents import RestartFigures
 
 HEAD = SeenHost(node="h", address="10.0.0.1", alive=True, answers=True, ran=("Planner",))
 WELL = SeenHost(node="d", address="10.0.0.2", alive=True, answers=True, ran=("Decode#1",))
@@ -91,9 +92,9 @@ def test_actors_that_came_back_and_replicas_that_were_lost_are_counted() -> None
         "headway",
     )
     assert found == {
-        "Planner": Restarts(count=2, at=50.0),
-        "Router:m": Restarts(count=1, at=60.0),
-        "Gateway": Restarts(count=2, at=30.0),
+        "Planner": RestartFigures(count=2, at=50.0),
+        "Router:m": RestartFigures(count=1, at=60.0),
+        "Gateway": RestartFigures(count=2, at=30.0),
     }
 
 

@@ -152,7 +152,7 @@ def test_corrections_outlive_the_router_that_learnt_them() -> None:
     second = routing(config)
     asyncio.run(follower(second, source, config).step())
     assert second.corrections == pytest.approx(first.corrections)
-    assert source.interpolator.status()["corrections"]["ttft"] == pytest.approx(1.5)
+    assert source.interpolator.model().corrections["ttft"] == pytest.approx(1.5)
 
 
 def test_what_was_learnt_on_other_surfaces_does_not_count_twice() -> None:
@@ -166,7 +166,7 @@ def test_what_was_learnt_on_other_surfaces_does_not_count_twice() -> None:
     asyncio.run(following.step())
     assert following.basis == following.profiles_version != basis
     assert router.corrections == {**unstretched, "transfer": pytest.approx(3.0)}
-    assert interpolator.status()["corrections"] == pytest.approx(router.corrections)
+    assert interpolator.model().corrections == pytest.approx(router.corrections)
 
 
 def test_small_changes_of_the_surfaces_leave_what_was_learnt() -> None:

