@@ -143,11 +143,10 @@ class Host:
         self.cut()
         self.kill_all()
 
-    def kill_all(self, but: str | None = None) -> None:
-        """`kill -9` of all its processes, but those whose command line begins so."""
+    def kill_all(self) -> None:
+        """`kill -9` of all its processes."""
         until = time.monotonic() + ENDED_WITHIN_S
-        spared = set(self.processes(but)) if but else set()
-        while (pids := set(self.pids()) - spared) and time.monotonic() < until:
+        while (pids := self.pids()) and time.monotonic() < until:
             for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

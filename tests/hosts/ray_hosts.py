@@ -231,11 +231,6 @@ class RayHosts:
             time.sleep(POLL_S)
         return time.monotonic() - began_s
 
-    def engines(self) -> set[int]:
-        """The processes of all engines."""
-        titles = [f"ray::ServeReplica:headway:{role}" for role in ("Prefill", "Decode")]
-        return {pid for host in self.hosts.values() for title in titles for pid in host.processes(title)}
-
     def where(self, title: str) -> list[str]:
         """The hosts that run a process of that title, such as `ray::Planner`."""
         return [name for name, host in self.hosts.items() if host.processes(title)]

@@ -1,7 +1,4 @@
-"""A host is cut off, a host dies, the GCS is away: named, survived, and counted right again afterwards.
-
-How long each takes depends on the machine; `python -m tests.hosts.timed` measures it.
-"""
+"""A host is cut off, a host dies, the GCS is away: named, survived, and counted right again afterwards."""
 
 import time
 from collections.abc import Mapping

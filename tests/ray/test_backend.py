@@ -20,7 +20,7 @@ from headway.planning import Role
 from serve_apps.calls import Lost, ask
 from serve_apps.compat_serve import lean
 from serve_apps.engines.protocol import EngineRequest, EngineStats, TokenChunk
-from serve_apps.gateway.backend import NotReady, ReplicaLost, TimedOut, TooLong
+from serve_apps.gateway.backend import NotReady, ReplicaLost, TimedOut
 from serve_apps.membership import membership
 from serve_apps.serve_backend import ServeBackend
 from tests.patience import PATIENCE_S
@@ -187,31 +187,6 @@ async def busy(world: World, role: Role) -> None:
 
     await world.until(given)
     await world.until(lambda: reported() or not given())
-
-
-def test_output_comes_whole_and_the_replicas_are_known(world: World) -> None:
-    chunks = world.do(collect(world.backend, world.request(max_tokens=7), []))
-    assert tokens(chunks) == 7
-    assert [chunk.finish_reason for chunk in chunks][-1] == "length"
-    assert len(chunks) > 1
-    assert world.backend.ready().ok
-    known = {load.replica for load in world.backend.replicas()}
-    assert known == {one["replica_id"] for name in ("Prefill", "Decode") for one in replicas(APP, name)}
-
-
-def test_what_can_never_fit_is_refused_at_once(world: World) -> None:
-    with pytest.raises(TooLong, match="tokens"):
-        world.do(collect(world.backend, world.request(input_tokens=100_000_000), []))
-
-
-def test_closing_a_stream_frees_the_engine(world: World) -> None:
-    async def scenario() -> None:
-        stream = world.backend.generate(world.request(max_tokens=5_000))
-        await anext(stream)
-        await world.until(lambda: any(load.running for load in world.backend.replicas()))
-        await stream.aclose()
-
-    world.do(scenario())
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 0.02, 0.5, 2.0])

@@ -1,11 +1,8 @@
-"""The control plane on a real Ray: it scales a Serve application on fed metrics, and takes other settings.
+"""The control plane on a real Ray takes other settings, and ends with nothing left.
 
-The application runs without `external_scaler_enabled`, as `serve run MODULE:app` would start it. The metrics
-come from a script, so that only the control plane is under test.
+The metrics come from a script. What it decides with traffic is in test_one_system.py.
 """
 
-import os
-import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -19,13 +16,12 @@ from actors.planning.log import DecisionLog
 from actors.planning.settings import STARTED
 from actors.store import InternalKvStore, StoreAway
 from headway.config import HeadwayConfig, load_config
+from tests.exporter import MODEL, Exporter
 from tests.patience import PATIENCE_S
-from tests.ray.clusters import running_replicas, wait_until
-from tests.ray.exporter import Exporter
+from tests.ray.clusters import wait_until
 from tests.ray.live_system import pids
 
-APP, MODEL = "fed", "llama-3.1-8b"
-BUSY_RPS, IDLE_RPS = 20.0, 0.5
+APP = "fed"
 
 
 @serve.deployment(name="Prefill", ray_actor_options={"num_cpus": 0}, num_replicas=1)
@@ -45,10 +41,9 @@ class Decode:
 
 @pytest.fixture(scope="module")
 def exporter() -> Iterator[Exporter]:
-    exporter = Exporter(MODEL)
-    exporter.rate_rps = IDLE_RPS
+    exporter = Exporter()
     yield exporter
-    exporter.close()
+    exporter.stop()
 
 
 def config(exporter: Exporter, **changes: Any) -> HeadwayConfig:
@@ -105,43 +100,6 @@ def pid_of(name: str) -> int:
     return pids(name)[name]
 
 
-def running_entries() -> list[dict[str, Any]]:
-    """What decisions have noted of replicas that run."""
-    return [entry for item in records() for entry in item["replicas"] if entry["running_at"]]
-
-
-def test_the_pools_follow_the_load_and_each_replica_is_traced(plane: None, exporter: Exporter) -> None:
-    wait_until(lambda: planner("status")["planner"]["state"] == "running")
-    exporter.rate_rps = BUSY_RPS
-    wait_until(lambda: running_replicas(APP, "Prefill") == 3)
-    wait_until(lambda: any(entry["role"] == "prefill" for entry in running_entries()))
-    record = next(
-        item for item in records() if item["targets"]["prefill"] > item["pools"]["prefill"]["desired"]
-    )
-    assert record["connector"]["status"] == "sent"
-    assert record["measured"]["requests"] > 0
-    assert record["forecast"]["requests"] > 0
-    for entry in running_entries():
-        assert record["created_at"] - 1.0 <= entry["starting_at"] < entry["running_at"]
-    exporter.rate_rps = IDLE_RPS
-    wait_until(lambda: running_replicas(APP, "Prefill") == 1)
-    wait_until(lambda: records()[-1]["reached_at"] is not None)
-
-
-def test_settings_change_while_it_runs_and_survive_the_death_of_the_planner(plane: None) -> None:
-    planner("update_settings", {"pools.decode.min_replicas": 2}, "alice")
-    changed = planner("status")["changed"]
-    assert changed["pools.decode.min_replicas"]["by"] == "alice"
-    wait_until(lambda: running_replicas(APP, "Decode") == 2)
-    with pytest.raises(ray.exceptions.RayTaskError, match="min_replicas 9 is above max_replicas 3"):
-        planner("update_settings", {"pools.decode.min_replicas": 9})
-    os.kill(pid_of(names.PLANNER), signal.SIGKILL)
-    wait_until(lambda: planner("status")["planner"]["state"] == "running")
-    assert planner("status")["changes"] == {"pools.decode.min_replicas": 2}
-    assert planner("status")["changed"] == changed
-    planner("update_settings", {"pools.decode.min_replicas": 1})
-
-
 def test_another_application_is_refused_while_this_one_lives(plane: None, exporter: Exporter) -> None:
     with pytest.raises(control_plane.ControlPlaneError, match=r"serves 'fed', which is live"):
         control_plane.start(config(exporter), "other")
@@ -155,7 +113,7 @@ def test_other_settings_replace_the_actors_and_ids_go_on(plane: None, exporter: 
     assert pid_of(names.PLANNER) == pid
     control_plane.start(config(exporter, model="qwen3-32b"), APP)
     assert pid_of(names.PLANNER) != pid
-    wait_until(lambda: "serves llama-3.1-8b" in planner("status")["planner"]["reason"])
+    wait_until(lambda: f"serves {MODEL}" in planner("status")["planner"]["reason"])
     assert planner("status")["planner"]["state"] == "waiting"
     control_plane.stop(token=token)
     assert names.PLANNER in control_plane.running()

@@ -143,21 +143,6 @@ def came_to_run(records: list[dict[str, Any]], role: str) -> list[str]:
     return [replica["replica"] for replica in started if replica["running_at"] is not None]
 
 
-def test_a_decision_can_be_traced_from_metrics_to_replicas(system: LiveSystem) -> None:
-    scaled = next(record for record in system.decisions() if traced(record))
-    for replica in scaled["replicas"]:
-        assert scaled["created_at"] <= replica["running_at"]
-    shown = said(system, "decisions", "--id", str(scaled["id"]))
-    assert all(replica["replica"] in shown for replica in scaled["replicas"])
-    assert f"{scaled['measured']['requests']:.0f}" in shown
-
-
-def traced(record: Mapping[str, Any]) -> bool:
-    """Whether a decision was made on a measured interval, and started replicas that all came to run."""
-    times = [replica["running_at"] for replica in record["replicas"]]
-    return bool(times) and None not in times and record["measured"]["requests"] is not None
-
-
 def said(system: LiveSystem, *words: str) -> str:
     """What a verb prints of this system."""
     command = [*headway(*words), "--url", system.url]

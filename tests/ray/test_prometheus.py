@@ -11,7 +11,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from math import isnan
 from pathlib import Path
@@ -25,10 +25,8 @@ from headway.config import HeadwayConfig
 from headway.loadgen import LoadPlan, LoadTally, replay
 from headway.planning import Role, Slo
 from headway.workload import open_trace
-from serve_apps.engines.protocol import EngineRequest, TokenChunk
-from serve_apps.engines.simulated import SimulatedEngine
 from serve_apps.gateway.app import make_app
-from serve_apps.gateway.backend import ChunkSink, Readiness, ReplicaLoad, Timeline
+from tests.gateway.one_engine import OneEngine
 from tests.ports import free_port
 from tests.prometheus_process import PrometheusProcess
 from tests.stores import MemoryStore
@@ -55,37 +53,6 @@ def settings(**metrics: object) -> HeadwayConfig:
             "metrics": {"timeout_s": 10.0, "stale_after_s": FRESH_S, **metrics},
         }
     )
-
-
-class OneEngine:
-    """The backend of a gateway with a single mixed replica in its own process."""
-
-    def __init__(self, config: HeadwayConfig) -> None:
-        self._engine = SimulatedEngine(config, Role.MIXED, "m0")
-
-    async def generate(
-        self, request: EngineRequest, timeline: Timeline | None = None, sink: ChunkSink | None = None
-    ) -> AsyncGenerator[TokenChunk, None]:
-        async for chunk in self._engine.decode(request, None):
-            yield chunk
-
-    def ready(self) -> Readiness:
-        return Readiness(ok=True)
-
-    def complete(self, request_id: str) -> None:
-        """Nobody keeps books."""
-
-    def replicas(self) -> Sequence[ReplicaLoad]:
-        load = self._engine.stats()
-        return [
-            ReplicaLoad(
-                role=Role.MIXED,
-                replica="m0",
-                running=load.running,
-                waiting=load.waiting,
-                kv_usage=load.kv_usage,
-            )
-        ]
 
 
 @contextmanager
@@ -209,21 +176,6 @@ async def test_the_collectors_numbers_are_the_load_generators(port, prometheus, 
         assert by_prometheus.load[Role.MIXED].running > 0
 
 
-async def test_a_gateway_that_began_anew_is_counted_on(port, prometheus, collector, tmp_path):
-    trace = write_trace(tmp_path / "trace.jsonl", 9, 0.1)
-    with gateway_at(port) as url:
-        await until_ok(collector, 2.0)
-        began_s = time.time()
-        first = await load(url, trace)
-        await until_counted(collector, began_s, first.completed)
-    with gateway_at(port) as url:
-        second = await load(url, write_trace(tmp_path / "more.jsonl", 6, 0.1))
-        found = await until_counted(collector, began_s, first.completed + second.completed)
-    assert found.requests == found.completed == 15
-    tokens = first.output_tokens + second.output_tokens
-    assert found.osl_tokens == pytest.approx(tokens / 15, rel=WITHIN)
-
-
 async def test_prometheus_stopped_and_started_again(port, prometheus, collector, tmp_path):
     with gateway_at(port) as url:
         await until_ok(collector, 2.0)
@@ -242,13 +194,3 @@ async def test_prometheus_stopped_and_started_again(port, prometheus, collector,
         began_s = time.time()
         client = await load(url, write_trace(tmp_path / "more.jsonl", 6, 0.1))
         assert (await until_counted(collector, began_s, client.completed)).requests == client.requests
-
-
-async def test_a_gateway_that_is_gone_is_stale(port, prometheus, collector):
-    with gateway_at(port):
-        await until_ok(collector, 2.0)
-    async with asyncio.timeout(DEADLINE_S):
-        while (found := await collector.collect(2.0)).health.status is not HealthStatus.STALE:
-            await asyncio.sleep(0.2)
-    assert "no longer scraped" in found.health.detail or "old" in found.health.detail
-    assert isnan(found.requests)

@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 import urllib.request
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from actors import control_plane
 from actors.connectors.external_scaling import enable_external_scaling
 from actors.connectors.protocol import Refused
 from actors.names import PLANNER
-from headway.config import ConfigError
 from tests.ports import free_port
 from tests.ray.clusters import (
     POLL_S,
@@ -147,26 +146,6 @@ def example(name: str, port: int) -> str:
         assert shipped in text
         text = text.replace(shipped, here)
     return text
-
-
-def test_a_wrong_setting_is_said_in_one_line(ray_with_proxy: str, tmp_path: Path) -> None:
-    done = serve_run(ray_with_proxy, tmp_path, "serve_apps.disagg:build", "gateway.prt=1")
-    assert done.returncode != 0
-    assert "options: gateway.prt: " in done.stderr
-    assert not serve.status().applications
-
-
-@pytest.mark.parametrize("module", ["disagg", "agg"])
-def test_the_application_is_made_when_it_is_asked_for(module: str) -> None:
-    import importlib
-
-    found = importlib.import_module(f"serve_apps.{module}")
-    assert isinstance(found.app, serve.Application)
-    missing: Callable[[], Any] = lambda: found.other  # noqa: E731
-    with pytest.raises(AttributeError, match="other"):
-        missing()
-    with pytest.raises(ConfigError, match="nowhere"):
-        found.build({"engine.profile": "nowhere"})
 
 
 APP = "default"

@@ -155,13 +155,3 @@ def test_one_trace_crosses_every_part(system: System) -> None:
     assert [step["replica"] for step in found["steps"]] == [None, *placed]
     engine = found["steps"][2]["engine"]
     assert TRANSFER_S <= engine["transferred_s"] <= engine["begun_s"] < engine["first_token_s"]
-
-
-def test_what_is_not_sampled_is_exported_by_none_of_them(system: System) -> None:
-    before = len(system.collector.spans)
-    system.ask(x_request_id="unseen")
-    found = system.record("unseen")
-    system.ask(traceparent=f"00-{TRACE[::-1]}-{ABOVE}-01")
-    wait_until(lambda: len(system.collector.of(TRACE[::-1])) == 7)
-    assert len(system.collector.spans) == before + 7
-    assert found["trace"] not in {span.trace for span in system.collector.spans}

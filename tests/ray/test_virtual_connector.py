@@ -32,7 +32,6 @@ from actors.store import InternalKvStore
 from actors.virtual_connector import (
     AsyncVirtualConnectorClient,
     CoordinatorUnreachable,
-    UnknownDecision,
     VirtualConnectorClient,
     start_client,
     start_coordinator,
@@ -118,26 +117,6 @@ def propose(connector: VirtualConnector, prefill: int, decode: int):
         except Unreachable:
             assert time.monotonic() < deadline, "the coordinator did not come back"
             time.sleep(0.05)
-
-
-def test_a_decision_goes_out_and_its_answer_comes_back(start):
-    connector, client = start(), VirtualConnectorClient()
-    assert asyncio.run(connector.ready()).ok
-    action = propose(connector, 2, 3)
-    assert (action.status, action.detail) == ("sent", {"decision_id": 0})
-    decision = client.wait(PATIENCE_S)
-    assert (decision.decision_id, decision.num_prefill, decision.num_decode) == (0, 2, 3)
-    assert propose(connector, 2, 4).status == "pending"
-    assert client.complete(decision)
-    following = client.wait(PATIENCE_S)
-    assert (following.decision_id, following.num_decode) == (1, 4)
-    assert client.fail(following, "no nodes")
-    assert client.state()["failure"]["reason"] == "no nodes"
-    assert client.wait(0.1) is None
-    with pytest.raises(UnknownDecision, match=r"^decision 2 was never issued: the newest is 1$"):
-        client.complete(2)
-    counts = asyncio.run(connector.state())[Role.DECODE]
-    assert (counts.desired, counts.ready) == (3, 3)
 
 
 def test_waiting_clients_outlast_a_kill_and_all_get_the_next_decision(start):
@@ -305,16 +284,6 @@ def test_an_orchestrator_over_http_dies_midway_and_comes_back(start, tmp_path):
     ]
     ready = asyncio.run(connector.state())[Role.DECODE].ready
     assert ready == 6
-
-
-def test_an_http_client_that_goes_away_leaves_nobody_waiting(start):
-    start()
-    with control_server() as url:
-        host, port = url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port))) as connection:
-            connection.sendall(b"GET /v1/scaling/decisions/next?timeout_s=200 HTTP/1.1\r\nHost: x\r\n\r\n")
-            until(lambda: state()["waiters"] == 1)
-        until(lambda: state()["waiters"] == 0)
 
 
 def test_over_http_a_coordinator_that_is_gone_is_503():

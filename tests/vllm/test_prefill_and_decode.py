@@ -174,18 +174,6 @@ def test_vllms_own_spans_are_part_of_the_requests_trace(system: Served, collecto
     assert 0 < decode["transferred_s"] <= decode["begun_s"] < decode["first_token_s"] < decode["ended_s"]
 
 
-@pytest.mark.essential
-def test_a_chat_goes_through_the_models_template(system: Served) -> None:
-    with system.client() as client:
-        answer = client.chat.completions.create(
-            model=NAME, messages=[{"role": "user", "content": "Hi"}], max_tokens=3, temperature=0
-        )
-    # <s> <user> Hi newline <assistant>, in the tokens of the model's own tokenizer.
-    assert answer.usage is not None
-    assert answer.usage.prompt_tokens == 18
-    assert answer.usage.completion_tokens == 3
-
-
 def test_both_sides_serve_what_vllm_serves(system: Served) -> None:
     question = [{"role": "user", "content": "How many queues are there? " * 9}]
     before = system.stats("Decode").external_tokens
