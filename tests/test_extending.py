@@ -20,7 +20,7 @@ from headway_cli.app import run as run_command
 from headway_cli.job import Job, execute
 from serve_apps.engines import make_engine
 from tests.engines.engine_cases import collect, request
-from tests.engines.virtual_loop import run
+from tests.engines.virtual_loop import on_virtual_time, run
 from tests.installed_package import installed_package
 
 PAGE = Path(__file__).parents[1].joinpath("docs/extending.md").read_text(encoding="utf-8")
@@ -98,17 +98,14 @@ def test_a_scorer_that_is_wrong_ends_the_simulation_with_one_line(
     assert re.search(r"routing: plugin roomy-scorer: \d scores for \d candidates$", said)
 
 
-def test_the_engine_serves_with_its_own_options(tmp_path: Path):
+@on_virtual_time
+async def test_the_engine_serves_with_its_own_options(tmp_path: Path):
     file = tmp_path / "headway.yaml"
     file.write_text(block("yaml", "## An engine kind"))
     config = load_config(file)
     assert engine_kind(config).simulated
-
-    async def output() -> str:
-        engine = make_engine(config, Role.MIXED, "e")
-        return "".join(chunk.text for chunk in await collect(engine.decode(request(), None)))
-
-    words = run(output()).split()
+    engine = make_engine(config, Role.MIXED, "e")
+    words = "".join(chunk.text for chunk in await collect(engine.decode(request(), None))).split()
     assert set(words) == {"hello"}
 
 

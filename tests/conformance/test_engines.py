@@ -32,7 +32,7 @@ from tests.engines.engine_cases import (
     text_of,
     until,
 )
-from tests.engines.virtual_loop import run
+from tests.engines.virtual_loop import on_virtual_time, run
 
 NO_LOAD = (0, 0, 0.0)
 MANY = 4_000
@@ -111,21 +111,17 @@ def test_token_ids_are_a_prompt_too(served):
     assert count_of(chunks) == 8
 
 
-def test_the_same_request_says_the_same(served):
-    async def both() -> tuple[str, str]:
-        asked = [request(request_id=name, seed=3, temperature=0.0, max_tokens=30) for name in "ab"]
-        return tuple([text_of(await collect(served.generate(one))) for one in asked])
-
-    first, second = run(both())
+@on_virtual_time
+async def test_the_same_request_says_the_same(served):
+    asked = [request(request_id=name, seed=3, temperature=0.0, max_tokens=30) for name in "ab"]
+    first, second = tuple([text_of(await collect(served.generate(one))) for one in asked])
     assert first == second
 
 
-def test_concurrent_requests_all_get_their_own(served):
-    async def many() -> list[list[TokenChunk]]:
-        asked = [request(str(n), prompt=f"question {n}", max_tokens=5 + n % 7) for n in range(40)]
-        return await asyncio.gather(*(collect(served.generate(one)) for one in asked))
-
-    streams = run(many())
+@on_virtual_time
+async def test_concurrent_requests_all_get_their_own(served):
+    asked = [request(str(n), prompt=f"question {n}", max_tokens=5 + n % 7) for n in range(40)]
+    streams = await asyncio.gather(*(collect(served.generate(one)) for one in asked))
     assert [count_of(chunks) for chunks in streams] == [5 + n % 7 for n in range(40)]
     assert served.idle
 
@@ -134,76 +130,64 @@ def handle_for(served: Served) -> KvHandle | None:
     return None if served.prefill is None else handle()
 
 
-def test_what_can_never_fit_is_refused(served):
-    async def too_long() -> None:
-        with pytest.raises(PromptTooLong):
-            await collect(served.generate(request(input_tokens=LONG)))
-        with pytest.raises(PromptTooLong):
-            await collect(served.decode.decode(request(max_tokens=LONG), handle_for(served)))
-        assert count_of(await collect(served.generate(request()))) == 8
-
-    run(too_long())
+@on_virtual_time
+async def test_what_can_never_fit_is_refused(served):
+    with pytest.raises(PromptTooLong):
+        await collect(served.generate(request(input_tokens=LONG)))
+    with pytest.raises(PromptTooLong):
+        await collect(served.decode.decode(request(max_tokens=LONG), handle_for(served)))
+    assert count_of(await collect(served.generate(request()))) == 8
     assert served.idle
 
 
-def test_load_is_seen_while_it_lasts(served):
-    async def look() -> None:
-        stream = served.generate(request(max_tokens=MANY, input_tokens=1000))
-        await anext(stream)
-        running, _, kv_usage = load_of(served.decode)
-        assert running == 1
-        assert 0.0 < kv_usage <= 1.0
-        await stream.aclose()
-
-    run(look())
+@on_virtual_time
+async def test_load_is_seen_while_it_lasts(served):
+    stream = served.generate(request(max_tokens=MANY, input_tokens=1000))
+    await anext(stream)
+    running, _, kv_usage = load_of(served.decode)
+    assert running == 1
+    assert 0.0 < kv_usage <= 1.0
+    await stream.aclose()
 
 
-def test_closing_a_stream_frees_its_slot(served):
-    async def leave() -> None:
-        stream = served.generate(request(max_tokens=MANY))
-        await anext(stream)
-        await stream.aclose()
-        await until(lambda: served.idle)
-
-    run(leave())
+@on_virtual_time
+async def test_closing_a_stream_frees_its_slot(served):
+    stream = served.generate(request(max_tokens=MANY))
+    await anext(stream)
+    await stream.aclose()
+    await until(lambda: served.idle)
 
 
-def test_cancelling_the_reader_frees_the_slot(served):
-    async def leave() -> None:
-        reader = asyncio.create_task(collect(served.generate(request(max_tokens=MANY))))
-        await until(lambda: load_of(served.decode)[0] == 1)
-        reader.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await reader
-        await until(lambda: served.idle)
-
-    run(leave())
+@on_virtual_time
+async def test_cancelling_the_reader_frees_the_slot(served):
+    reader = asyncio.create_task(collect(served.generate(request(max_tokens=MANY))))
+    await until(lambda: load_of(served.decode)[0] == 1)
+    reader.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reader
+    await until(lambda: served.idle)
 
 
-def test_abort_of_an_unknown_request_is_ignored(served):
-    async def abort() -> None:
-        stream = served.generate(request())
-        await anext(stream)
-        await served.decode.abort("never seen")
-        await collect(stream)
-        await served.decode.abort("r")
-
-    run(abort())
+@on_virtual_time
+async def test_abort_of_an_unknown_request_is_ignored(served):
+    stream = served.generate(request())
+    await anext(stream)
+    await served.decode.abort("never seen")
+    await collect(stream)
+    await served.decode.abort("r")
 
 
-def test_cancelling_a_prefill_frees_it(make):
-    async def leave() -> None:
-        engine = make(Role.PREFILL)
-        names = [str(n) for n in range(30)]
-        waiting = [asyncio.create_task(engine.prefill(request(name, input_tokens=8_000))) for name in names]
-        await until(lambda: load_of(engine)[0] == 1)
-        for task in waiting:
-            task.cancel()
-        ended = await asyncio.gather(*waiting, return_exceptions=True)
-        assert any(isinstance(one, asyncio.CancelledError) for one in ended)
-        await until(lambda: load_of(engine) == NO_LOAD)
-
-    run(leave())
+@on_virtual_time
+async def test_cancelling_a_prefill_frees_it(make):
+    engine = make(Role.PREFILL)
+    names = [str(n) for n in range(30)]
+    waiting = [asyncio.create_task(engine.prefill(request(name, input_tokens=8_000))) for name in names]
+    await until(lambda: load_of(engine)[0] == 1)
+    for task in waiting:
+        task.cancel()
+    ended = await asyncio.gather(*waiting, return_exceptions=True)
+    assert any(isinstance(one, asyncio.CancelledError) for one in ended)
+    await until(lambda: load_of(engine) == NO_LOAD)
 
 
 def test_a_handle_says_whose_kv_it_is(make):
@@ -224,37 +208,31 @@ def mixed(make) -> Engine:
     return make(Role.MIXED)
 
 
-def test_mixed_engines_share_a_request(make):
-    async def share() -> None:
-        first, second = make(Role.MIXED), make(Role.MIXED)
-        kv = await first.prefill(sent(request(max_tokens=17)))
-        assert load_of(first) == NO_LOAD
-        assert count_of(await collect(second.decode(sent(request(max_tokens=17)), sent(kv)))) == 17
-        assert load_of(second) == NO_LOAD
-
-    run(share())
+@on_virtual_time
+async def test_mixed_engines_share_a_request(make):
+    first, second = make(Role.MIXED), make(Role.MIXED)
+    kv = await first.prefill(sent(request(max_tokens=17)))
+    assert load_of(first) == NO_LOAD
+    assert count_of(await collect(second.decode(sent(request(max_tokens=17)), sent(kv)))) == 17
+    assert load_of(second) == NO_LOAD
 
 
-def test_a_shared_request_says_what_a_whole_one_says(mixed):
-    async def both() -> tuple[str, str]:
-        asked = request(seed=3, max_tokens=30)
-        whole = text_of(await collect(mixed.decode(asked, None)))
-        return whole, text_of(await collect(mixed.decode(asked, await mixed.prefill(asked))))
-
-    whole, shared = run(both())
+@on_virtual_time
+async def test_a_shared_request_says_what_a_whole_one_says(mixed):
+    asked = request(seed=3, max_tokens=30)
+    whole = text_of(await collect(mixed.decode(asked, None)))
+    shared = text_of(await collect(mixed.decode(asked, await mixed.prefill(asked))))
     assert whole == shared
 
 
-def test_all_kinds_of_work_run_beside_each_other(mixed):
-    async def many() -> None:
-        prompts = [mixed.prefill(request(f"p{n}")) for n in range(10)]
-        whole = [collect(mixed.decode(request(f"w{n}", max_tokens=5 + n), None)) for n in range(10)]
-        came = [collect(mixed.decode(request(f"c{n}", max_tokens=5 + n), handle(f"c{n}"))) for n in range(10)]
-        handles, streams = await asyncio.gather(asyncio.gather(*prompts), asyncio.gather(*whole, *came))
-        assert [kv.request_id for kv in handles] == [f"p{n}" for n in range(10)]
-        assert [count_of(chunks) for chunks in streams] == [*range(5, 15)] * 2
-
-    run(many())
+@on_virtual_time
+async def test_all_kinds_of_work_run_beside_each_other(mixed):
+    prompts = [mixed.prefill(request(f"p{n}")) for n in range(10)]
+    whole = [collect(mixed.decode(request(f"w{n}", max_tokens=5 + n), None)) for n in range(10)]
+    came = [collect(mixed.decode(request(f"c{n}", max_tokens=5 + n), handle(f"c{n}"))) for n in range(10)]
+    handles, streams = await asyncio.gather(asyncio.gather(*prompts), asyncio.gather(*whole, *came))
+    assert [kv.request_id for kv in handles] == [f"p{n}" for n in range(10)]
+    assert [count_of(chunks) for chunks in streams] == [*range(5, 15)] * 2
     assert load_of(mixed) == NO_LOAD
 
 
@@ -286,47 +264,38 @@ def here(engine: Engine) -> int:
 
 
 @pytest.mark.parametrize("others", [0, 3], ids=["alone", "behind others"])
-def test_abort_ends_a_request_in_whatever_state_it_is(part, others):
+@on_virtual_time
+async def test_abort_ends_a_request_in_whatever_state_it_is(part, others):
     engine, work, kv = part
-
-    async def leave() -> None:
-        names = [*map(str, range(others)), "r"]
-        tasks = [begin(engine, work, request(n, input_tokens=30_000, max_tokens=20), kv) for n in names]
-        await until(lambda: here(engine) == len(names))
-        await engine.abort("r")
-        with pytest.raises(RequestAborted):
-            await tasks.pop()
-        assert here(engine) == others
-        await asyncio.gather(*tasks)
-        assert load_of(engine) == NO_LOAD
-
-    run(leave())
+    names = [*map(str, range(others)), "r"]
+    tasks = [begin(engine, work, request(n, input_tokens=30_000, max_tokens=20), kv) for n in names]
+    await until(lambda: here(engine) == len(names))
+    await engine.abort("r")
+    with pytest.raises(RequestAborted):
+        await tasks.pop()
+    assert here(engine) == others
+    await asyncio.gather(*tasks)
+    assert load_of(engine) == NO_LOAD
 
 
-def test_a_part_that_comes_again_takes_its_own_place(part):
+@on_virtual_time
+async def test_a_part_that_comes_again_takes_its_own_place(part):
     engine, work, kv = part
-
-    async def again() -> None:
-        asked = request(input_tokens=30_000, max_tokens=20)
-        first = begin(engine, work, asked, kv)
-        await until(lambda: here(engine) == 1)
-        second = begin(engine, work, asked, kv)
-        with pytest.raises(RequestAborted):
-            await first
-        await second
-        assert load_of(engine) == NO_LOAD
-
-    run(again())
+    asked = request(input_tokens=30_000, max_tokens=20)
+    first = begin(engine, work, asked, kv)
+    await until(lambda: here(engine) == 1)
+    second = begin(engine, work, asked, kv)
+    with pytest.raises(RequestAborted):
+        await first
+    await second
+    assert load_of(engine) == NO_LOAD
 
 
-def test_totals_count_prompts_once(part):
+@on_virtual_time
+async def test_totals_count_prompts_once(part):
     engine, work, kv = part
-
-    async def some() -> None:
-        await asyncio.gather(*(begin(engine, work, request(n, input_tokens=100), kv) for n in "abc"))
-        stats = engine.stats()
-        assert (stats.prompt_tokens, stats.cached_tokens) == (300, 0)
-        assert stats.external_tokens == (300 if kv else 0)
-        assert stats.busy_s > 0.0
-
-    run(some())
+    await asyncio.gather(*(begin(engine, work, request(n, input_tokens=100), kv) for n in "abc"))
+    stats = engine.stats()
+    assert (stats.prompt_tokens, stats.cached_tokens) == (300, 0)
+    assert stats.external_tokens == (300 if kv else 0)
+    assert stats.busy_s > 0.0

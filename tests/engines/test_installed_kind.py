@@ -15,7 +15,7 @@ from serve_apps.engines import make_engine
 from serve_apps.engines.protocol import AuxiliaryCall, ClientCall, EngineFailed, EngineRequest, Refused
 from serve_apps.gateway.prompts import make_prompts
 from tests.engines.engine_cases import collect, request
-from tests.engines.virtual_loop import run
+from tests.engines.virtual_loop import on_virtual_time
 from tests.installed_package import installed_package
 
 KIND = """
@@ -82,25 +82,21 @@ def settings(**engine) -> HeadwayConfig:
     return load_config(None, {f"engine.{key}": value for key, value in engine.items()})
 
 
-def test_it_is_made_by_its_name_with_its_own_options():
-    async def output() -> str:
-        engine = make_engine(settings(kind="echo", options={"words": 3}), Role.MIXED, "e")
-        return "".join(chunk.text for chunk in await collect(engine.decode(request(), None)))
-
-    assert run(output()) == " echo echo echo"
+@on_virtual_time
+async def test_it_is_made_by_its_name_with_its_own_options():
+    engine = make_engine(settings(kind="echo", options={"words": 3}), Role.MIXED, "e")
+    assert "".join(chunk.text for chunk in await collect(engine.decode(request(), None))) == " echo echo echo"
 
 
-def test_its_text_is_an_answer_and_more_than_text_is_refused():
-    async def ask() -> None:
-        engine = make_engine(settings(kind="echo"), Role.MIXED, "e")
-        (*_, last) = await collect(engine.decode(asked({"messages": [USER]}), None))
-        assert json.loads(last.text)["choices"][0]["message"]["content"] == " echo echo"
-        with pytest.raises(Refused, match="this engine makes only text"):
-            await collect(engine.decode(asked({"messages": [USER], "logprobs": True}), None))
-        status, body = await engine.auxiliary(AuxiliaryCall("POST", "/tokenize", b"{}"))
-        assert (status, "of kind 'echo' makes only text" in body.decode()) == (404, True)
-
-    run(ask())
+@on_virtual_time
+async def test_its_text_is_an_answer_and_more_than_text_is_refused():
+    engine = make_engine(settings(kind="echo"), Role.MIXED, "e")
+    (*_, last) = await collect(engine.decode(asked({"messages": [USER]}), None))
+    assert json.loads(last.text)["choices"][0]["message"]["content"] == " echo echo"
+    with pytest.raises(Refused, match="this engine makes only text"):
+        await collect(engine.decode(asked({"messages": [USER], "logprobs": True}), None))
+    status, body = await engine.auxiliary(AuxiliaryCall("POST", "/tokenize", b"{}"))
+    assert (status, "of kind 'echo' makes only text" in body.decode()) == (404, True)
 
 
 def test_its_declaration_answers_gateway_and_builders(tmp_path):

@@ -18,9 +18,7 @@ from serve_apps.engines.protocol import (
     EngineError,
     EngineFailed,
     EngineRequest,
-    EngineStats,
     KvHandle,
-    TokenChunk,
 )
 from serve_apps.engines.simulated import InjectedFault, SimulatedEngine, slowness_of
 from serve_apps.engines.simulated.content import words
@@ -37,7 +35,7 @@ from tests.engines.engine_cases import (
     route,
     text_of,
 )
-from tests.engines.virtual_loop import run
+from tests.engines.virtual_loop import on_virtual_time, run
 from tests.patience import PATIENCE_S
 from tests.simulation import worlds
 
@@ -68,19 +66,17 @@ async def times_of(stream) -> list[float]:
     ],
     ids=["as profiled", "by simulation.engine"],
 )
-def test_a_request_takes_what_the_profile_or_simulation_engine_has_and_reports_it(
+@on_virtual_time
+async def test_a_request_takes_what_the_profile_or_simulation_engine_has_and_reports_it(
     speeds, queueing_s, slower, faster
 ):
-    async def serve() -> tuple[float, KvHandle, list[tuple[float, TokenChunk]]]:
-        kv, clock = await prefill.prefill(asked), asyncio.get_running_loop().time
-        prefilled_s = clock()
-        return prefilled_s, kv, [(clock(), chunk) async for chunk in decode.decode(asked, kv)]
-
     asked = request(input_tokens=1000, max_tokens=40)
     simulation = SimulationSettings(engine=SimulatedEngineSettings(**speeds))
     config = config_of().model_copy(update={"simulation": simulation})
     prefill, decode = (SimulatedEngine(config, role, role.value) for role in (Role.PREFILL, Role.DECODE))
-    prefilled_s, kv, came = run(serve())
+    kv, clock = await prefill.prefill(asked), asyncio.get_running_loop().time
+    prefilled_s = clock()
+    came = [(clock(), chunk) async for chunk in decode.decode(asked, kv)]
     token_s, chunks = zip(*came, strict=True)
     profile = engine_profile(config_of())
     assert prefilled_s == pytest.approx(queueing_s + slower * profile.prefill.ttft_s(1000), abs=1e-6)
@@ -168,27 +164,25 @@ def test_a_late_loop_makes_streams_coarser_but_not_slower():
     assert late_ends_s == pytest.approx(ends_s, abs=1e-6)
 
 
-def test_prefilled_kv_is_held_until_its_transfer_is_over_or_it_is_aborted():
-    async def look() -> list[int]:
-        engine, seen = engine_of(Role.PREFILL, kv_transfer={"latency_ms": 1000, "bytes_per_token": 1}), []
+@on_virtual_time
+async def test_prefilled_kv_is_held_until_its_transfer_is_over_or_it_is_aborted():
+    engine, seen = engine_of(Role.PREFILL, kv_transfer={"latency_ms": 1000, "bytes_per_token": 1}), []
 
-        def held() -> None:
-            seen.append(engine.stats().held_kv_tokens)
+    def held() -> None:
+        seen.append(engine.stats().held_kv_tokens)
 
-        await engine.prefill(request("a", input_tokens=300))
-        await engine.prefill(request("b", input_tokens=50))
-        held()
-        await engine.abort("a")
-        held()
-        await asyncio.sleep(0.6)
-        await engine.prefill(request("b", input_tokens=50))
-        await asyncio.sleep(0.6)  # a second try is not released with the first
-        held()
-        await asyncio.sleep(0.6)
-        held()
-        return seen
-
-    assert run(look()) == [350, 50, 50, 0]
+    await engine.prefill(request("a", input_tokens=300))
+    await engine.prefill(request("b", input_tokens=50))
+    held()
+    await engine.abort("a")
+    held()
+    await asyncio.sleep(0.6)
+    await engine.prefill(request("b", input_tokens=50))
+    await asyncio.sleep(0.6)  # a second try is not released with the first
+    held()
+    await asyncio.sleep(0.6)
+    held()
+    assert seen == [350, 50, 50, 0]
 
 
 def test_what_the_settings_allow_bounds_a_request():
@@ -228,75 +222,67 @@ def turn(request_id: str, blocks: list[int], max_tokens: int = 4) -> EngineReque
     )
 
 
-def test_the_last_chunk_says_what_of_the_prompt_was_cached():
-    async def talk() -> list[list[int | None]]:
-        await collect(mixed.decode(turn("1", [1, 2]), None))
-        here = [chunk.cached_tokens async for chunk in mixed.decode(turn("2", [1, 2, 3]), None)]
-        await prefill.prefill(turn("1", [1, 2]))
-        kv = await prefill.prefill(turn("3", [1, 2, 3]))
-        assert kv.cached_tokens == 2 * BLOCK
-        elsewhere = [chunk.cached_tokens async for chunk in mixed.decode(turn("3", [1, 2, 3]), kv)]
-        return [here, elsewhere]
-
+@on_virtual_time
+async def test_the_last_chunk_says_what_of_the_prompt_was_cached():
     mixed, prefill = (engine_of(role, prefix_cache_tokens=10_000) for role in (Role.MIXED, Role.PREFILL))
-    assert run(talk()) == [[None, None, None, 2 * BLOCK]] * 2
+    await collect(mixed.decode(turn("1", [1, 2]), None))
+    here = [chunk.cached_tokens async for chunk in mixed.decode(turn("2", [1, 2, 3]), None)]
+    await prefill.prefill(turn("1", [1, 2]))
+    kv = await prefill.prefill(turn("3", [1, 2, 3]))
+    assert kv.cached_tokens == 2 * BLOCK
+    elsewhere = [chunk.cached_tokens async for chunk in mixed.decode(turn("3", [1, 2, 3]), kv)]
+    assert [here, elsewhere] == [[None, None, None, 2 * BLOCK]] * 2
 
 
-def test_only_what_is_not_cached_travels():
-    async def first_token_s() -> float:
-        await collect(engine.decode(turn("1", [1, 2]), None))
-        begun_s = asyncio.get_running_loop().time()
-        stream = engine.decode(turn("2", [1, 2, 3]), handle("2", 3 * BLOCK))
-        await anext(stream)
-        first_s = asyncio.get_running_loop().time() - begun_s
-        await stream.aclose()
-        return first_s
-
+@on_virtual_time
+async def test_only_what_is_not_cached_travels():
     transfer = {"latency_ms": 100, "bytes_per_token": 1000, "bandwidth_gb_s": 0.001}
     engine = engine_of(Role.MIXED, prefix_cache_tokens=1_000_000, kv_transfer=transfer)
     expected_s = (
         0.1 + BLOCK * 1000 / 1e6 + IterationTimes(engine_profile(config_of(MIXED))).itl_s(1, 3 * BLOCK)
     )
-    assert run(first_token_s()) == pytest.approx(expected_s, abs=1e-9)
+    await collect(engine.decode(turn("1", [1, 2]), None))
+    begun_s = asyncio.get_running_loop().time()
+    stream = engine.decode(turn("2", [1, 2, 3]), handle("2", 3 * BLOCK))
+    await anext(stream)
+    first_s = asyncio.get_running_loop().time() - begun_s
+    await stream.aclose()
+    assert first_s == pytest.approx(expected_s, abs=1e-9)
 
 
 @pytest.mark.parametrize(
     ("known", "engine"), [({"block_tokens": 16}, {"prefix_cache_tokens": 1_000_000}), ({}, {})]
 )
-def test_blocks_of_another_size_or_without_a_cache_are_not_used(known, engine):
-    async def twice() -> EngineStats:
-        for name in "ab":
-            asked = request(name, input_tokens=1024, route=route(name, 1024, blocks=[1, 2], **known))
-            await collect(mixed.decode(asked, None))
-        return mixed.stats()
-
+@on_virtual_time
+async def test_blocks_of_another_size_or_without_a_cache_are_not_used(known, engine):
     mixed = engine_of(Role.MIXED, **engine)
-    stats = run(twice())
+    for name in "ab":
+        asked = request(name, input_tokens=1024, route=route(name, 1024, blocks=[1, 2], **known))
+        await collect(mixed.decode(asked, None))
+    stats = mixed.stats()
     assert (stats.prompt_tokens, stats.cached_tokens, stats.external_tokens) == (2048, 0, 0)
 
 
 # Faults.
 
 
-def test_a_failed_engine_raises_everywhere_and_for_good():
-    async def fail() -> None:
-        engine = engine_of(Role.MIXED)
-        streams = [
-            asyncio.create_task(collect(stream_of(engine, request(str(n), max_tokens=500)))) for n in range(3)
-        ]
-        await asyncio.sleep(0.5)
-        engine.inject(InjectedFault("fail"))
-        for stream in streams:
-            with pytest.raises(EngineFailed):
-                await stream
-        engine.inject(InjectedFault.CLEAR)
+@on_virtual_time
+async def test_a_failed_engine_raises_everywhere_and_for_good():
+    engine = engine_of(Role.MIXED)
+    streams = [
+        asyncio.create_task(collect(stream_of(engine, request(str(n), max_tokens=500)))) for n in range(3)
+    ]
+    await asyncio.sleep(0.5)
+    engine.inject(InjectedFault("fail"))
+    for stream in streams:
         with pytest.raises(EngineFailed):
-            engine.stats()
-        with pytest.raises(EngineFailed):
-            await collect(stream_of(engine, request()))
-        await engine.abort("r")
-
-    run(fail())
+            await stream
+    engine.inject(InjectedFault.CLEAR)
+    with pytest.raises(EngineFailed):
+        engine.stats()
+    with pytest.raises(EngineFailed):
+        await collect(stream_of(engine, request()))
+    await engine.abort("r")
 
 
 def test_a_stalled_engine_stands_still_and_then_goes_on():

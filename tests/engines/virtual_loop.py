@@ -5,6 +5,8 @@ import selectors
 from collections.abc import Coroutine
 from typing import Any
 
+from tests.scenarios import scenarios
+
 LONGEST_S = 1e6
 
 
@@ -38,3 +40,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 def run(test: Coroutine[Any, Any, Any]) -> Any:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(test)
+
+
+on_virtual_time = scenarios(lambda test: run(test()))()
+"""Runs a test that is a coroutine."""

@@ -16,6 +16,7 @@ from serve_apps.routed.replicas import AskBlocks
 from serve_apps.routed.table import WaitLimits
 from tests.actors.router_cases import sessions
 from tests.engines.virtual_loop import run
+from tests.scenarios import scenarios
 
 CALL_S = 0.01
 """What a call takes, there and back."""
@@ -141,3 +142,6 @@ def play(scenario: Any, *replicas: str, settings: dict[str, Any] | None = None, 
             await gateway.client.close()
 
     run(played())
+
+
+at_gateway = scenarios(play)

@@ -13,6 +13,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from serve_apps.compat_uvicorn import USED, JoinedHead
+from tests.scenarios import scenarios
 
 
 def test_uvicorn_still_has_what_we_use_of_it():
@@ -63,74 +64,71 @@ def play(scenario: Callable[[Transport, JoinedHead], Coroutine[Any, Any, None]])
     asyncio.run(on_a_loop())
 
 
-def test_head_and_first_bytes_leave_together_and_all_else_at_once():
-    async def scenario(connection: Transport, response: JoinedHead) -> None:
-        response.write(b"head ")
-        assert connection.written == []
-        response.write(b"first")
-        assert connection.written == [b"head first"]
-        response.write(b"second")
-        await asyncio.sleep(0)
-        assert connection.written == [b"head first", b"second"]
-
-    play(scenario)
+on_connection = scenarios(play)()
 
 
-def test_a_head_without_a_body_leaves_with_the_next_pass():
-    async def scenario(connection: Transport, response: JoinedHead) -> None:
-        response.write(b"head")
-        await asyncio.sleep(0)
-        assert connection.written == [b"head"]
-        response.write(b"later")
-        assert connection.written == [b"head", b"later"]
+@on_connection
+async def test_head_and_first_bytes_leave_together_and_all_else_at_once(
+    connection: Transport, response: JoinedHead, /
+):
+    response.write(b"head ")
+    assert connection.written == []
+    response.write(b"first")
+    assert connection.written == [b"head first"]
+    response.write(b"second")
+    await asyncio.sleep(0)
+    assert connection.written == [b"head first", b"second"]
 
-    play(scenario)
+
+@on_connection
+async def test_a_head_without_a_body_leaves_with_the_next_pass(
+    connection: Transport, response: JoinedHead, /
+):
+    response.write(b"head")
+    await asyncio.sleep(0)
+    assert connection.written == [b"head"]
+    response.write(b"later")
+    assert connection.written == [b"head", b"later"]
 
 
-def test_a_connection_that_closes_sends_its_head_first():
-    async def scenario(connection: Transport, response: JoinedHead) -> None:
-        response.write(b"head")
-        response.close()
-        await asyncio.sleep(0)
-        assert connection.written == [b"head"]
-        assert response.is_closing()
-
-    play(scenario)
+@on_connection
+async def test_a_connection_that_closes_sends_its_head_first(connection: Transport, response: JoinedHead, /):
+    response.write(b"head")
+    response.close()
+    await asyncio.sleep(0)
+    assert connection.written == [b"head"]
+    assert response.is_closing()
 
 
 @pytest.mark.parametrize("passes", [0, 1])
-def test_to_a_client_that_is_gone_nothing_is_written(passes):
-    async def scenario(connection: Transport, response: JoinedHead) -> None:
-        response.write(b"head")
-        connection.closed = True
-        if not passes:
-            response.close()
-        await asyncio.sleep(0)
-        assert connection.written == []
+@on_connection
+async def test_to_a_client_that_is_gone_nothing_is_written(
+    connection: Transport, response: JoinedHead, /, passes
+):
+    response.write(b"head")
+    connection.closed = True
+    if not passes:
+        response.close()
+    await asyncio.sleep(0)
+    assert connection.written == []
 
-    play(scenario)
 
-
-def test_what_is_pushed_is_a_chunk_and_leaves_at_once():
-    async def scenario(connection: Transport, response: JoinedHead) -> None:
-        response.write(b"head ")
-        response.write(b"first")
-        assert response.push(b"x" * 20)
-        assert connection.written == [b"head first", b"14\r\n" + b"x" * 20 + b"\r\n"]
-
-    play(scenario)
+@on_connection
+async def test_what_is_pushed_is_a_chunk_and_leaves_at_once(connection: Transport, response: JoinedHead, /):
+    response.write(b"head ")
+    response.write(b"first")
+    assert response.push(b"x" * 20)
+    assert connection.written == [b"head first", b"14\r\n" + b"x" * 20 + b"\r\n"]
 
 
 @pytest.mark.parametrize("why", ["no head yet", "a head alone", "paused", "closed"])
-def test_nothing_is_pushed_out_of_turn(why):
-    async def scenario(connection: Transport, response: JoinedHead) -> None:
-        if why != "no head yet":
-            response.write(b"head ")
-        if why in ("paused", "closed"):
-            response.write(b"first")
-        connection.write_paused, connection.closed = why == "paused", why == "closed"
-        before = list(connection.written)
-        assert not response.push(b"more")
-        assert connection.written == before
-
-    play(scenario)
+@on_connection
+async def test_nothing_is_pushed_out_of_turn(connection: Transport, response: JoinedHead, /, why):
+    if why != "no head yet":
+        response.write(b"head ")
+    if why in ("paused", "closed"):
+        response.write(b"first")
+    connection.write_paused, connection.closed = why == "paused", why == "closed"
+    before = list(connection.written)
+    assert not response.push(b"more")
+    assert connection.written == before

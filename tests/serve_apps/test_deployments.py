@@ -11,7 +11,7 @@ from serve_apps import deployments
 from serve_apps.deployments import Decode, EngineReplica, Mixed, Prefill, gpu_type_of_node
 from serve_apps.engines.protocol import EngineFailed, EngineRequest, KvHandle, TokenChunk
 from tests.engines.engine_cases import MIXED, SPLIT, config_of, request, route
-from tests.engines.virtual_loop import run
+from tests.engines.virtual_loop import on_virtual_time, run
 
 
 @pytest.fixture
@@ -43,35 +43,29 @@ async def counted(decoding: Decode, request: EngineRequest, kv: KvHandle | None)
 
 
 @pytest.mark.parametrize(("first", "second"), [(Prefill, Decode), (Mixed, Mixed)])
-def test_a_request_in_two_parts(replica, first, second):
-    async def serve() -> int:
-        prefilling, decoding = replica(first), replica(second)
-        kv = await prefilling.prefill(asked())
-        assert kv.engine_id == prefilling.replica
-        return await counted(decoding, asked(), kv)
-
-    assert run(serve()) == 6
+@on_virtual_time
+async def test_a_request_in_two_parts(replica, first, second):
+    prefilling, decoding = replica(first), replica(second)
+    kv = await prefilling.prefill(asked())
+    assert kv.engine_id == prefilling.replica
+    assert (await counted(decoding, asked(), kv)) == 6
 
 
-def test_a_cancelled_call_does_not_end_the_one_made_again(replica):
-    async def again() -> int:
-        prefilling = replica(Prefill)
-        calls = [asyncio.create_task(prefilling.prefill(request(input_tokens=9_000))) for _ in range(2)]
-        await asyncio.sleep(0.01)
-        calls[0].cancel()
-        kv = await calls[1]
-        return kv.input_tokens
-
-    assert run(again()) == 9_000
+@on_virtual_time
+async def test_a_cancelled_call_does_not_end_the_one_made_again(replica):
+    prefilling = replica(Prefill)
+    calls = [asyncio.create_task(prefilling.prefill(request(input_tokens=9_000))) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    calls[0].cancel()
+    kv = await calls[1]
+    assert kv.input_tokens == 9_000
 
 
-def test_routers_see_totals_and_busy_time_of_a_replica_that_does_both_parts(replica):
-    async def look() -> dict:
-        engine = replica(Mixed)
-        assert await counted(engine, asked(), None) == 6
-        return await engine.record_routing_stats()
-
-    stats = run(look())
+@on_virtual_time
+async def test_routers_see_totals_and_busy_time_of_a_replica_that_does_both_parts(replica):
+    engine = replica(Mixed)
+    assert await counted(engine, asked(), None) == 6
+    stats = await engine.record_routing_stats()
     assert (stats["prompt_tokens"], stats["cached_tokens"], stats["external_tokens"]) == (20, 0, 0)
     assert stats["busy_s"] > 0.0
 
@@ -79,14 +73,16 @@ def test_routers_see_totals_and_busy_time_of_a_replica_that_does_both_parts(repl
 @pytest.mark.parametrize(
     ("engine", "told"), [({}, "H100"), ({"gpu_type": "L20"}, "L20"), ({"gpu_type": ""}, "")]
 )
-def test_routers_see_the_gpu_type_of_the_settings_or_else_of_the_node(replica, monkeypatch, engine, told):
+@on_virtual_time
+async def test_routers_see_the_gpu_type_of_the_settings_or_else_of_the_node(
+    replica, monkeypatch, engine, told
+):
     monkeypatch.setattr(deployments, "gpu_type_of_node", lambda: "H100")
-
-    async def look() -> tuple[str, str]:
-        mixed = replica(Mixed, **engine)
-        return (await mixed.record_routing_stats())["gpu_type"], (await mixed.describe())["gpu_type"]
-
-    assert run(look()) == (told, told)
+    mixed = replica(Mixed, **engine)
+    assert ((await mixed.record_routing_stats())["gpu_type"], (await mixed.describe())["gpu_type"]) == (
+        told,
+        told,
+    )
 
 
 class Reports:
@@ -113,16 +109,14 @@ def reports(monkeypatch) -> Reports:
 
 
 @pytest.mark.parametrize(("kind", "phases"), [(Prefill, ["prefill"]), (Mixed, ["prefill", "decode"])])
-def test_replicas_report_what_they_see_where_the_profile_is_refined(replica, reports, kind, phases):
-    async def serve():
-        serving = replica(kind, refinement={"enabled": True, "report_interval_s": 2.5})
-        if kind is Mixed:
-            await counted(serving, asked(20), None)
-        else:
-            await serving.prefill(asked())
-        assert (await serving.stats()).running == 0
-
-    run(serve())
+@on_virtual_time
+async def test_replicas_report_what_they_see_where_the_profile_is_refined(replica, reports, kind, phases):
+    serving = replica(kind, refinement={"enabled": True, "report_interval_s": 2.5})
+    if kind is Mixed:
+        await counted(serving, asked(20), None)
+    else:
+        await serving.prefill(asked())
+    assert (await serving.stats()).running == 0
     (meter,) = reports.meters
     assert (reports.periods_s, reports.started) == ([2.5], 1)
     assert len(reports.replicas) == 1
@@ -210,13 +204,10 @@ def endless(monkeypatch, size=1, *, fails=False) -> tuple[Mixed, Endless]:
 
 
 @pytest.mark.parametrize(("size", "chunks"), [(1, 6), (4, 2), (6, 1), (100, 1)])
-def test_a_stream_ends_at_max_tokens_whatever_the_engine_does(monkeypatch, size, chunks):
+@on_virtual_time
+async def test_a_stream_ends_at_max_tokens_whatever_the_engine_does(monkeypatch, size, chunks):
     replica, engine = endless(monkeypatch, size)
-
-    async def output() -> list[TokenChunk]:
-        return [chunk async for chunk in replica.decode(asked(6), None)]
-
-    made = run(output())
+    made = [chunk async for chunk in replica.decode(asked(6), None)]
     assert sum(chunk.tokens for chunk in made) == 6
     assert [chunk.finish_reason for chunk in made] == [None] * (chunks - 1) + ["length"]
     assert engine.closed

@@ -13,7 +13,7 @@ from serve_apps.tracing.context import TraceContext, read
 from serve_apps.tracing.engine_spans import TracedEngine
 from serve_apps.tracing.export import Span
 from tests.engines.engine_cases import collect, config_of, pools_of, request
-from tests.engines.virtual_loop import run
+from tests.engines.virtual_loop import on_virtual_time
 
 ABOVE = TraceContext("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7", sampled=True)
 BODY = b'{"prompt": "Hi"}'
@@ -44,14 +44,11 @@ def took_s(span: Span) -> float:
     return span.ended_at - span.began_at
 
 
-def test_prefill_transfer_and_decode_of_two_replicas():
+@on_virtual_time
+async def test_prefill_transfer_and_decode_of_two_replicas():
     (prefill, prefilled), (decode, decoded) = replica(Role.PREFILL), replica(Role.DECODE)
-
-    async def serve() -> None:
-        kv = await prefill.prefill(asked())
-        await collect(decode.decode(asked(), kv))
-
-    run(serve())
+    kv = await prefill.prefill(asked())
+    await collect(decode.decode(asked(), kv))
     rules = engine_rules(config_of(), engine_profile(config_of()))
     (computing,) = prefilled.spans
     decoding, transfer = decoded.spans
@@ -69,13 +66,10 @@ def test_prefill_transfer_and_decode_of_two_replicas():
     assert decoding.attributes["gen_ai.latency.time_to_first_token"] > took_s(transfer)
 
 
-def test_a_mixed_replica_has_its_prefill_below():
+@on_virtual_time
+async def test_a_mixed_replica_has_its_prefill_below():
     mixed, kept = replica(Role.MIXED)
-
-    async def serve() -> None:
-        await collect(mixed.decode(asked(), None))
-
-    run(serve())
+    await collect(mixed.decode(asked(), None))
     decoding, computing = kept.spans
     assert (decoding.name, computing.name, computing.kind) == ("decode", "prefill", "INTERNAL")
     assert computing.place.parent_id == decoding.place.span_id
@@ -84,18 +78,16 @@ def test_a_mixed_replica_has_its_prefill_below():
 
 
 @pytest.mark.parametrize("above", [None, ABOVE._replace(sampled=False)])
-def test_what_is_not_sampled_makes_none(above):
+@on_virtual_time
+async def test_what_is_not_sampled_makes_none(above):
     mixed, kept = replica(Role.MIXED)
-
-    async def serve() -> None:
-        await mixed.prefill(asked(above))
-        await collect(mixed.decode(asked(above), None))
-
-    run(serve())
+    await mixed.prefill(asked(above))
+    await collect(mixed.decode(asked(above), None))
     assert kept.spans == []
 
 
-def test_an_engine_hears_of_the_replicas_span_and_its_errors_are_told():
+@on_virtual_time
+async def test_an_engine_hears_of_the_replicas_span_and_its_errors_are_told():
     heard: list[TraceContext | None] = []
 
     class Engine:
@@ -112,14 +104,10 @@ def test_an_engine_hears_of_the_replicas_span_and_its_errors_are_told():
 
     kept = Kept()
     traced = TracedEngine(Engine(), kept)  # type: ignore[arg-type]
-
-    async def serve() -> None:
-        with pytest.raises(RuntimeError):
-            await traced.prefill(asked())
-        with pytest.raises(RuntimeError):
-            await collect(traced.decode(asked(), None))
-
-    run(serve())
+    with pytest.raises(RuntimeError):
+        await traced.prefill(asked())
+    with pytest.raises(RuntimeError):
+        await collect(traced.decode(asked(), None))
     assert [span.error for span in kept.spans] == ["RuntimeError", "RuntimeError"]
     for span, context in zip(kept.spans, heard, strict=True):
         assert context is not None

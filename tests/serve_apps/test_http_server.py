@@ -17,6 +17,8 @@ from tests.gateway.doubles import ScriptedBackend
 from tests.patience import PATIENCE_S, with_longer_limits
 from tests.ports import free_port
 
+pytestmark = pytest.mark.anyio
+
 
 def app_that(started: asyncio.Event, release: asyncio.Event):
     async def app(scope, receive, send) -> None:
@@ -52,76 +54,67 @@ def test_a_taken_port_is_no_reason_to_fail(caplog):
     assert any(said in record.getMessage() for record in caplog.records)
 
 
-def test_stopping_refuses_new_requests_and_lets_streams_finish():
-    async def scenario() -> None:
-        started, release = asyncio.Event(), asyncio.Event()
-        server = HttpServer(app_that(started, release), "127.0.0.1", 0)
-        await server.start()
-        async with aiohttp.ClientSession() as client:
-            async with client.get(server.address) as response:
-                await started.wait()
-                stopping = asyncio.create_task(server.stop())
-                await refused(server)
-                assert not stopping.done()
-                release.set()
-                assert await response.read() == b"first last"
-            await asyncio.wait_for(stopping, PATIENCE_S)
-
-    asyncio.run(scenario())
+async def test_stopping_refuses_new_requests_and_lets_streams_finish():
+    started, release = asyncio.Event(), asyncio.Event()
+    server = HttpServer(app_that(started, release), "127.0.0.1", 0)
+    await server.start()
+    async with aiohttp.ClientSession() as client:
+        async with client.get(server.address) as response:
+            await started.wait()
+            stopping = asyncio.create_task(server.stop())
+            await refused(server)
+            assert not stopping.done()
+            release.set()
+            assert await response.read() == b"first last"
+        await asyncio.wait_for(stopping, PATIENCE_S)
 
 
 @pytest.mark.parametrize("among", [1, 2])
-def test_servers_of_a_place_share_its_port_and_the_first_ends_without_a_reset(among: int):
-    async def scenario() -> None:
-        started, asked, release, place = asyncio.Event(), asyncio.Event(), asyncio.Event(), uuid.uuid4().hex
-        old = HttpServer(app_that(started, release), "127.0.0.1", free_port(), place=place, among=among)
-        await old.start()
-        stream = asyncio.create_task(whole_answer(old))
-        await started.wait()
-        new = HttpServer(app_that(asked, release), "127.0.0.1", old.port, place=place, among=among)
-        await new.start()
-        assert new.port == old.port
-        release.set()
-        stopping = asyncio.create_task(old.stop())
-        for _ in range(20):
-            assert await whole_answer(new) == b"first last"
-        await stopping
-        assert await stream == b"first last"
-        asked.clear()
+async def test_servers_of_a_place_share_its_port_and_the_first_ends_without_a_reset(among: int):
+    started, asked, release, place = asyncio.Event(), asyncio.Event(), asyncio.Event(), uuid.uuid4().hex
+    old = HttpServer(app_that(started, release), "127.0.0.1", free_port(), place=place, among=among)
+    await old.start()
+    stream = asyncio.create_task(whole_answer(old))
+    await started.wait()
+    new = HttpServer(app_that(asked, release), "127.0.0.1", old.port, place=place, among=among)
+    await new.start()
+    assert new.port == old.port
+    release.set()
+    stopping = asyncio.create_task(old.stop())
+    for _ in range(20):
         assert await whole_answer(new) == b"first last"
-        assert asked.is_set()
-        await new.stop()
+    await stopping
+    assert await stream == b"first last"
+    asked.clear()
+    assert await whole_answer(new) == b"first last"
+    assert asked.is_set()
+    await new.stop()
 
-    asyncio.run(scenario())
 
+async def test_clients_that_come_together_are_shared_among_the_servers_of_a_place():
+    place, port, release, answers = uuid.uuid4().hex, free_port(), asyncio.Event(), 40
+    took = [0, 0]
 
-def test_clients_that_come_together_are_shared_among_the_servers_of_a_place():
-    async def scenario() -> None:
-        place, port, release, answers = uuid.uuid4().hex, free_port(), asyncio.Event(), 40
-        took = [0, 0]
+    def counting(number: int):
+        app = app_that(asyncio.Event(), release)
 
-        def counting(number: int):
-            app = app_that(asyncio.Event(), release)
+        async def counted(scope, receive, send) -> None:
+            took[number] += scope["type"] == "http"
+            await app(scope, receive, send)
 
-            async def counted(scope, receive, send) -> None:
-                took[number] += scope["type"] == "http"
-                await app(scope, receive, send)
+        return counted
 
-            return counted
-
-        servers = [HttpServer(counting(n), "127.0.0.1", port, place=place, among=2) for n in range(2)]
-        for server in servers:
-            await server.start()
-        asked = [asyncio.create_task(whole_answer(servers[0])) for _ in range(answers)]
-        while sum(took) < answers:
-            await asyncio.sleep(0.01)
-        assert min(took) >= answers // 4, took
-        release.set()
-        assert await asyncio.gather(*asked) == [b"first last"] * answers
-        for server in servers:
-            await server.stop()
-
-    asyncio.run(scenario())
+    servers = [HttpServer(counting(n), "127.0.0.1", port, place=place, among=2) for n in range(2)]
+    for server in servers:
+        await server.start()
+    asked = [asyncio.create_task(whole_answer(servers[0])) for _ in range(answers)]
+    while sum(took) < answers:
+        await asyncio.sleep(0.01)
+    assert min(took) >= answers // 4, took
+    release.set()
+    assert await asyncio.gather(*asked) == [b"first last"] * answers
+    for server in servers:
+        await server.stop()
 
 
 class Handing(ScriptedBackend):
@@ -142,25 +135,22 @@ class Handing(ScriptedBackend):
 
 @pytest.mark.parametrize("heartbeat_s", [None, 60.0])
 @pytest.mark.parametrize("stream", [True, False])
-def test_what_is_taken_at_once_is_part_of_the_answer_in_its_place(stream, heartbeat_s):
-    async def scenario() -> None:
-        backend = Handing()
-        config = HeadwayConfig.model_validate({"model": "m", "gateway": {"heartbeat_s": heartbeat_s}})
-        app = make_app(config, backend)
-        server = HttpServer(app, "127.0.0.1", 0)
-        await server.start()
-        asked = {"model": "m", "prompt": "a", "max_tokens": 5, "stream": stream}
-        async with (
-            aiohttp.ClientSession() as client,
-            client.post(f"{server.address}/v1/completions", json=asked) as response,
-        ):
-            events = (await response.read()).split(b"\n\n")
-        assert events == [b"data: 0", b"data: 1", b"data: 2", b"data: 3", b"data: [DONE]", b""]
-        assert backend.handed == 3
-        assert app.state.metrics.output_tokens == 5
-        await server.stop()
-
-    asyncio.run(scenario())
+async def test_what_is_taken_at_once_is_part_of_the_answer_in_its_place(stream, heartbeat_s):
+    backend = Handing()
+    config = HeadwayConfig.model_validate({"model": "m", "gateway": {"heartbeat_s": heartbeat_s}})
+    app = make_app(config, backend)
+    server = HttpServer(app, "127.0.0.1", 0)
+    await server.start()
+    asked = {"model": "m", "prompt": "a", "max_tokens": 5, "stream": stream}
+    async with (
+        aiohttp.ClientSession() as client,
+        client.post(f"{server.address}/v1/completions", json=asked) as response,
+    ):
+        events = (await response.read()).split(b"\n\n")
+    assert events == [b"data: 0", b"data: 1", b"data: 2", b"data: 3", b"data: [DONE]", b""]
+    assert backend.handed == 3
+    assert app.state.metrics.output_tokens == 5
+    await server.stop()
 
 
 async def whole_answer(server: HttpServer) -> bytes:

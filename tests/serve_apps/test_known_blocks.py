@@ -12,6 +12,7 @@ from serve_apps.gateway.prompts import prefix_blocks
 from serve_apps.routed.replicas import AT_ONCE, RETRY_S
 from tests.actors.router_cases import asked
 from tests.engines.virtual_loop import run
+from tests.scenarios import scenarios
 from tests.serve_apps.routed_cases import Gateway, Line
 
 LOAD = {"running": 0, "waiting": 0, "kv_usage": 0.0}
@@ -72,6 +73,9 @@ def play(scenario: Callable[[Replicas, Line, Gateway, Gateway], Awaitable[None]]
     run(played())
 
 
+in_world = scenarios(play)
+
+
 async def placement(gateway: Gateway, name: str) -> Placement:
     request = asked(name, asyncio.get_running_loop().time(), input_tokens=1100, blocks=BLOCKS)
     routed = gateway.client.submit(request)
@@ -82,81 +86,81 @@ async def placement(gateway: Gateway, name: str) -> Placement:
         await asyncio.sleep(SOON_S)
 
 
-def test_the_router_knows_what_any_gateway_was_told_and_asks_for_differences() -> None:
-    async def scenario(replicas: Replicas, line: Line, one: Gateway, other: Gateway) -> None:
-        assert sorted(replicas.asked) == [("a", None)] * 2 + [("b", None)] * 2
-        replicas.compute("b")
-        replicas.report(one)
-        await asyncio.sleep(SOON_S)
-        found = await placement(other, "r")
-        assert (found.decode_replica, found.cached_tokens, found.cached_by) == ("b", 1024, "events")
-        replicas.evict("b")
-        replicas.report(one, other)
-        await asyncio.sleep(SOON_S)
-        assert (await placement(one, "s")).cached_tokens == 512
-        assert sorted(replicas.asked[4:]) == [("b", 0), ("b", 0), ("b", 1)]
-        # Without news nothing is asked.
-        replicas.report(one, other)
-        await asyncio.sleep(SOON_S)
-        assert len(replicas.asked) == 7
-
-    play(scenario, "a", "b")
-
-
-def test_a_router_that_began_anew_gets_all_of_it() -> None:
-    async def scenario(replicas: Replicas, line: Line, one: Gateway, other: Gateway) -> None:
-        replicas.compute("a")
-        replicas.report(one, other)
-        await asyncio.sleep(SOON_S)
-        line.come_back()
-        await asyncio.sleep(SOON_S)
-        found = await placement(other, "r")
-        assert (found.cached_tokens, found.cached_by) == (1024, "events")
-        assert replicas.asked.count(("a", None)) == 4
-
-    play(scenario, "a")
+@in_world("a", "b")
+async def test_the_router_knows_what_any_gateway_was_told_and_asks_for_differences(
+    replicas: Replicas, line: Line, one: Gateway, other: Gateway, /
+) -> None:
+    assert sorted(replicas.asked) == [("a", None)] * 2 + [("b", None)] * 2
+    replicas.compute("b")
+    replicas.report(one)
+    await asyncio.sleep(SOON_S)
+    found = await placement(other, "r")
+    assert (found.decode_replica, found.cached_tokens, found.cached_by) == ("b", 1024, "events")
+    replicas.evict("b")
+    replicas.report(one, other)
+    await asyncio.sleep(SOON_S)
+    assert (await placement(one, "s")).cached_tokens == 512
+    assert sorted(replicas.asked[4:]) == [("b", 0), ("b", 0), ("b", 1)]
+    # Without news nothing is asked.
+    replicas.report(one, other)
+    await asyncio.sleep(SOON_S)
+    assert len(replicas.asked) == 7
 
 
-def test_a_router_that_cannot_use_the_news_of_one_replica_gets_all_of_that() -> None:
-    async def scenario(replicas: Replicas, line: Line, one: Gateway, other: Gateway) -> None:
-        router = line.sessions.router
-        for state in (ReplicaState.GONE, ReplicaState.READY):
-            router.replica_changed(0.0, ReplicaUpdate(replica="b", role=Role.MIXED, state=state))
-        replicas.asked.clear()
-        replicas.compute("b")
-        replicas.report(one, other)
-        await asyncio.sleep(SOON_S)
-        assert ("b", None) in replicas.asked
-        assert ("a", None) not in replicas.asked
-        found = await placement(one, "r")
-        assert (found.decode_replica, found.cached_by) == ("b", "events")
-
-    play(scenario, "a", "b")
+@in_world("a")
+async def test_a_router_that_began_anew_gets_all_of_it(
+    replicas: Replicas, line: Line, one: Gateway, other: Gateway, /
+) -> None:
+    replicas.compute("a")
+    replicas.report(one, other)
+    await asyncio.sleep(SOON_S)
+    line.come_back()
+    await asyncio.sleep(SOON_S)
+    found = await placement(other, "r")
+    assert (found.cached_tokens, found.cached_by) == (1024, "events")
+    assert replicas.asked.count(("a", None)) == 4
 
 
-def test_a_replica_that_does_not_answer_is_asked_again_and_one_that_does_not_know_is_estimated() -> None:
-    async def scenario(replicas: Replicas, line: Line, one: Gateway, other: Gateway) -> None:
-        replicas.compute("a")
-        replicas.failing = True
-        replicas.report(one, other)
-        await asyncio.sleep(0.5)
-        assert len(replicas.asked) == 4
-        replicas.failing = False
-        await asyncio.sleep(RETRY_S + SOON_S)
-        assert (await placement(one, "r")).cached_by == "events"
-        replicas.unknown = True
-        replicas.report(one, other)
-        await asyncio.sleep(SOON_S)
-        found = await placement(one, "s")
-        assert (found.cached_by, found.cached_tokens) == ("estimate", 1024)
-        asked_for = len(replicas.asked)
-        replicas.unknown = False
-        replicas.report(one, other)
-        await asyncio.sleep(SOON_S)
-        assert replicas.asked[asked_for:] == [("a", None)] * 2
-        assert (await placement(one, "t")).cached_by == "events"
+@in_world("a", "b")
+async def test_a_router_that_cannot_use_the_news_of_one_replica_gets_all_of_that(
+    replicas: Replicas, line: Line, one: Gateway, other: Gateway, /
+) -> None:
+    router = line.sessions.router
+    for state in (ReplicaState.GONE, ReplicaState.READY):
+        router.replica_changed(0.0, ReplicaUpdate(replica="b", role=Role.MIXED, state=state))
+    replicas.asked.clear()
+    replicas.compute("b")
+    replicas.report(one, other)
+    await asyncio.sleep(SOON_S)
+    assert ("b", None) in replicas.asked
+    assert ("a", None) not in replicas.asked
+    found = await placement(one, "r")
+    assert (found.decode_replica, found.cached_by) == ("b", "events")
 
-    play(scenario, "a")
+
+@in_world("a")
+async def test_a_replica_that_does_not_answer_is_asked_again_and_one_that_does_not_know_is_estimated(
+    replicas: Replicas, line: Line, one: Gateway, other: Gateway, /
+) -> None:
+    replicas.compute("a")
+    replicas.failing = True
+    replicas.report(one, other)
+    await asyncio.sleep(0.5)
+    assert len(replicas.asked) == 4
+    replicas.failing = False
+    await asyncio.sleep(RETRY_S + SOON_S)
+    assert (await placement(one, "r")).cached_by == "events"
+    replicas.unknown = True
+    replicas.report(one, other)
+    await asyncio.sleep(SOON_S)
+    found = await placement(one, "s")
+    assert (found.cached_by, found.cached_tokens) == ("estimate", 1024)
+    asked_for = len(replicas.asked)
+    replicas.unknown = False
+    replicas.report(one, other)
+    await asyncio.sleep(SOON_S)
+    assert replicas.asked[asked_for:] == [("a", None)] * 2
+    assert (await placement(one, "t")).cached_by == "events"
 
 
 def test_of_many_replicas_all_are_asked_some_at_once() -> None:

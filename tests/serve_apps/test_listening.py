@@ -16,6 +16,8 @@ from serve_apps.listener import Listener, listening_socket, open_listener
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
+pytestmark = pytest.mark.anyio
+
 HOST = "127.0.0.1"
 PREDECESSOR = """
 import asyncio, sys
@@ -60,63 +62,53 @@ def test_nobody_shares_ours_later_as_the_proxies_of_ray_serve_would() -> None:
             proxy.bind((HOST, port_of(ours)))
 
 
-def test_the_next_one_is_handed_the_socket_that_listens(place: str) -> None:
-    async def scenario() -> None:
-        with predecessor(place) as process:
-            port = first_line(process)
-            found = await open_listener(HOST, port, place, PATIENCE_S)
-            assert port_of(found.clients) == port
-            waiting = socket.create_connection((HOST, port), timeout=PATIENCE_S)
-            process.kill()
-            process.wait()
-            # What waited before the first one ended was in a queue that both had; so is what comes then.
-            late = socket.create_connection((HOST, port), timeout=PATIENCE_S)
-            for each in (waiting, late, found.clients.accept()[0], found.clients.accept()[0]):
-                each.close()
-            # The third one asks the second.
-            third = await open_listener(HOST, port, place, PATIENCE_S)
-            assert port_of(third.clients) == port
-            for one in (found, third):
-                await ended(one)
-
-    asyncio.run(scenario())
+async def test_the_next_one_is_handed_the_socket_that_listens(place: str) -> None:
+    with predecessor(place) as process:
+        port = first_line(process)
+        found = await open_listener(HOST, port, place, PATIENCE_S)
+        assert port_of(found.clients) == port
+        waiting = socket.create_connection((HOST, port), timeout=PATIENCE_S)
+        process.kill()
+        process.wait()
+        # What waited before the first one ended was in a queue that both had; so is what comes then.
+        late = socket.create_connection((HOST, port), timeout=PATIENCE_S)
+        for each in (waiting, late, found.clients.accept()[0], found.clients.accept()[0]):
+            each.close()
+        # The third one asks the second.
+        third = await open_listener(HOST, port, place, PATIENCE_S)
+        assert port_of(third.clients) == port
+        for one in (found, third):
+            await ended(one)
 
 
-def test_a_predecessor_that_hangs_is_waited_for_until_it_ends(
+async def test_a_predecessor_that_hangs_is_waited_for_until_it_ends(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "ANSWERS_WITHIN_S", 0.2)
-
-    async def scenario() -> None:
-        with predecessor(place) as process:
-            port = first_line(process)
-            os.kill(process.pid, signal.SIGSTOP)
-            with pytest.raises(OSError, match=f"holds port {port}") as refusal:
-                await open_listener(HOST, port, place, 0.5)
-            assert refusal.value.errno == errno.EADDRINUSE
-            opening = asyncio.create_task(open_listener(HOST, port, place, PATIENCE_S))
-            await asyncio.sleep(0.5)
-            assert not opening.done()
-            process.kill()
-            found = await opening
-            assert port_of(found.clients) == port
-            await ended(found)
-
-    asyncio.run(scenario())
+    with predecessor(place) as process:
+        port = first_line(process)
+        os.kill(process.pid, signal.SIGSTOP)
+        with pytest.raises(OSError, match=f"holds port {port}") as refusal:
+            await open_listener(HOST, port, place, 0.5)
+        assert refusal.value.errno == errno.EADDRINUSE
+        opening = asyncio.create_task(open_listener(HOST, port, place, PATIENCE_S))
+        await asyncio.sleep(0.5)
+        assert not opening.done()
+        process.kill()
+        found = await opening
+        assert port_of(found.clients) == port
+        await ended(found)
 
 
-def test_another_port_than_the_predecessors_is_our_own(place: str) -> None:
-    async def scenario() -> None:
-        with predecessor(place) as process, listening_socket(HOST, 0) as free:
-            port, wished = first_line(process), port_of(free)
-            free.close()
-            if wished <= port < wished + listener.PORTS_TRIED:
-                pytest.skip("the system gave two ports that are neighbours")
-            found = await open_listener(HOST, wished, place, PATIENCE_S)
-            assert port_of(found.clients) == wished
-            await ended(found)
-
-    asyncio.run(scenario())
+async def test_another_port_than_the_predecessors_is_our_own(place: str) -> None:
+    with predecessor(place) as process, listening_socket(HOST, 0) as free:
+        port, wished = first_line(process), port_of(free)
+        free.close()
+        if wished <= port < wished + listener.PORTS_TRIED:
+            pytest.skip("the system gave two ports that are neighbours")
+        found = await open_listener(HOST, wished, place, PATIENCE_S)
+        assert port_of(found.clients) == wished
+        await ended(found)
 
 
 def predecessor(place: str) -> "subprocess.Popen[str]":

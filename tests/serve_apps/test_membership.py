@@ -10,6 +10,8 @@ from headway.routing.shared_rules import FRESH_S, SaturationRule
 from serve_apps.membership import SUSPECT_S, Membership, Saturated
 from tests.patience import PATIENCE_S
 
+pytestmark = pytest.mark.anyio
+
 
 def pool(*replicas: str, stats=None, seed=0) -> Membership:
     made = Membership(random.Random(seed))
@@ -92,18 +94,14 @@ def test_suspects_are_used_only_when_there_is_no_other():
     assert made.pick("random", 10.0) == "a"
 
 
-def test_watchers_hear_of_every_change_and_waiters_wake():
+async def test_watchers_hear_of_every_change_and_waiters_wake():
     made, heard = pool("a"), []
     made.watch(lambda: heard.append(len(made)))
-
-    async def change() -> None:
-        waiting = asyncio.create_task(made.change())
-        await asyncio.sleep(0)
-        made.update([("a", {}), ("b", {})])
-        await asyncio.wait_for(waiting, PATIENCE_S)
-        made.remove("a")
-
-    asyncio.run(change())
+    waiting = asyncio.create_task(made.change())
+    await asyncio.sleep(0)
+    made.update([("a", {}), ("b", {})])
+    await asyncio.wait_for(waiting, PATIENCE_S)
+    made.remove("a")
     assert heard == [2, 1]
 
 
@@ -203,44 +201,38 @@ class TestSaturation:
         assert made.saturated(self.now_s + FRESH_S - 0.1)
         assert not made.saturated(self.now_s + FRESH_S + 0.1)
 
-    def test_room_goes_to_those_that_wait_in_their_order(self):
-        async def scene() -> list[int]:
-            made, went = self.pool("a"), []
-            for number in range(8):
-                made.sent("a", f"before{number}")
+    async def test_room_goes_to_those_that_wait_in_their_order(self):
+        made, went = self.pool("a"), []
+        for number in range(8):
+            made.sent("a", f"before{number}")
 
-            async def ask(number: int) -> None:
-                await made.room(Role.MIXED, 10.0, 100)
-                made.sent("a", f"r{number}")
-                went.append(number)
+        async def ask(number: int) -> None:
+            await made.room(Role.MIXED, 10.0, 100)
+            made.sent("a", f"r{number}")
+            went.append(number)
 
-            asking = [asyncio.create_task(ask(number)) for number in range(6)]
-            await asyncio.sleep(0)
-            assert went == []
-            asking[2].cancel()
-            for number in range(5):
-                made.done("a", f"before{number}")
-                asking.append(asyncio.create_task(ask(6 + number)))
-                for _ in range(10):
-                    await asyncio.sleep(0)
-                assert len(went) == number + 1
-                assert made.members[0].load == 8
-            for task in asking:
-                task.cancel()
-            return went
+        asking = [asyncio.create_task(ask(number)) for number in range(6)]
+        await asyncio.sleep(0)
+        assert went == []
+        asking[2].cancel()
+        for number in range(5):
+            made.done("a", f"before{number}")
+            asking.append(asyncio.create_task(ask(6 + number)))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert len(went) == number + 1
+            assert made.members[0].load == 8
+        for task in asking:
+            task.cancel()
+        assert went == [0, 1, 3, 4, 5]
 
-        assert asyncio.run(scene()) == [0, 1, 3, 4, 5]
-
-    def test_whoever_waits_too_long_or_finds_too_many_is_turned_away(self):
-        async def scene() -> None:
-            made = self.pool("a", waiting=50)
-            with pytest.raises(Saturated, match="every mixed replica has been saturated"):
-                await made.room(Role.MIXED, 0.02, 1)
-            first = asyncio.create_task(made.room(Role.MIXED, 10.0, 1))
-            await asyncio.sleep(0)
-            with pytest.raises(Saturated, match="1 requests wait"):
-                await made.room(Role.MIXED, 10.0, 1)
-            made.update([("a", {"waiting": 0})])
-            await first
-
-        asyncio.run(scene())
+    async def test_whoever_waits_too_long_or_finds_too_many_is_turned_away(self):
+        made = self.pool("a", waiting=50)
+        with pytest.raises(Saturated, match="every mixed replica has been saturated"):
+            await made.room(Role.MIXED, 0.02, 1)
+        first = asyncio.create_task(made.room(Role.MIXED, 10.0, 1))
+        await asyncio.sleep(0)
+        with pytest.raises(Saturated, match="1 requests wait"):
+            await made.room(Role.MIXED, 10.0, 1)
+        made.update([("a", {"waiting": 0})])
+        await first

@@ -18,6 +18,7 @@ from serve_apps.gateway.backend import NotReady, Timeline
 from serve_apps.serve_backend import ServeBackend
 from tests.gateway.serving import asked
 from tests.patience import PATIENCE_S
+from tests.scenarios import scenarios
 from tests.serve_apps.routed_cases import Line
 from tests.serve_apps.serve_doubles import Engine, Handle
 
@@ -93,6 +94,9 @@ def play(scenario: Callable[[World], Coroutine[Any, Any, None]], settings: dict[
     asyncio.run(bounded())
 
 
+in_world = scenarios(play)
+
+
 @pytest.mark.parametrize("settings", [SPLIT, {"pools": {"mixed": {}}}])
 def test_both_phases_run_where_they_were_placed(settings):
     async def scenario(world: World) -> None:
@@ -114,38 +118,32 @@ def test_both_phases_run_where_they_were_placed(settings):
 
 
 @pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
-def test_an_engine_that_failed_costs_attempts_but_no_request(role: Role):
-    async def scenario(world: World) -> None:
-        world.engines(role)[0].broken = True
-        assert [await world.tokens() for _ in range(6)] == [TOKENS] * 6
-        used = {getattr(placement, f"{role}_replica") for placement in world.placements}
-        assert used == {world.engines(role)[1].replica}
-        await world.quiet()
-
-    play(scenario, SPLIT)
+@in_world(SPLIT)
+async def test_an_engine_that_failed_costs_attempts_but_no_request(world: World, /, role: Role):
+    world.engines(role)[0].broken = True
+    assert [await world.tokens() for _ in range(6)] == [TOKENS] * 6
+    used = {getattr(placement, f"{role}_replica") for placement in world.placements}
+    assert used == {world.engines(role)[1].replica}
+    await world.quiet()
 
 
-def test_with_nothing_but_broken_engines_the_attempts_are_used_up():
-    async def scenario(world: World) -> None:
-        for engine in world.engines(Role.DECODE):
-            engine.broken = True
-        with pytest.raises(NotReady, match="attempts were lost"):
-            await world.tokens()
-        await world.quiet()
-
-    play(scenario, SPLIT)
+@in_world(SPLIT)
+async def test_with_nothing_but_broken_engines_the_attempts_are_used_up(world: World, /):
+    for engine in world.engines(Role.DECODE):
+        engine.broken = True
+    with pytest.raises(NotReady, match="attempts were lost"):
+        await world.tokens()
+    await world.quiet()
 
 
-def test_a_client_that_leaves_is_forgotten():
-    async def scenario(world: World) -> None:
-        stream = world.backend.generate(world.request())
-        await anext(stream)
-        assert world.line.sessions.router.running == 1
-        await stream.aclose()
-        await world.quiet()
-        assert world.line.sessions.router.metrics()["ended"] == {("failed",): 1}
-
-    play(scenario, SPLIT)
+@in_world(SPLIT)
+async def test_a_client_that_leaves_is_forgotten(world: World, /):
+    stream = world.backend.generate(world.request())
+    await anext(stream)
+    assert world.line.sessions.router.running == 1
+    await stream.aclose()
+    await world.quiet()
+    assert world.line.sessions.router.metrics()["ended"] == {("failed",): 1}
 
 
 async def _two_and_no_end(request: EngineRequest, kv: KvHandle | None) -> AsyncGenerator[TokenChunk, None]:
@@ -163,71 +161,63 @@ async def _all_then_fails(request: EngineRequest, kv: KvHandle | None) -> AsyncG
     ("decode", "stop", "text", "tokens"),
     [(None, None, " x x x x x", 5), (_two_and_no_end, "x x", " ", 2), (_all_then_fails, None, " done", 5)],
 )
-def test_an_output_that_the_client_has_whole_is_booked_as_completed(decode, stop, text, tokens):
+@in_world(SPLIT)
+async def test_an_output_that_the_client_has_whole_is_booked_as_completed(
+    world: World, /, decode, stop, text, tokens
+):
     """At max_tokens, at a stop string, and where the replica is lost once all tokens have come."""
-
-    async def scenario(world: World) -> None:
-        for engine in world.engines(Role.DECODE):
-            engine.decode = decode or engine.decode  # type: ignore[method-assign]
-        gateway = make_app(world.config, world.backend)
-        body = {"model": world.config.model, "prompt": [1] * 10, "max_tokens": 5, "stop": stop}
-        answer = await asked(gateway, body)
-        assert json.loads(answer.body)["choices"][0]["text"] == text
-        await world.quiet()
-        assert world.line.sessions.router.metrics()["ended"] == {("completed",): 1}
-        events = [event for batch in world.line.batches for event in batch.events]
-        assert [event.output_tokens for event in events if isinstance(event, Completed)] == [tokens]
-
-    play(scenario, SPLIT)
+    for engine in world.engines(Role.DECODE):
+        engine.decode = decode or engine.decode  # type: ignore[method-assign]
+    gateway = make_app(world.config, world.backend)
+    body = {"model": world.config.model, "prompt": [1] * 10, "max_tokens": 5, "stop": stop}
+    answer = await asked(gateway, body)
+    assert json.loads(answer.body)["choices"][0]["text"] == text
+    await world.quiet()
+    assert world.line.sessions.router.metrics()["ended"] == {("completed",): 1}
+    events = [event for batch in world.line.batches for event in batch.events]
+    assert [event.output_tokens for event in events if isinstance(event, Completed)] == [tokens]
 
 
-def test_a_request_cancelled_before_its_first_token_is_forgotten():
-    async def scenario(world: World) -> None:
-        for engine in world.engines(Role.PREFILL):
-            engine.hangs = True
-        task = asyncio.create_task(world.tokens())
-        while not world.line.sessions.router.running:
-            await asyncio.sleep(0.01)
-        task.cancel()
-        await asyncio.wait([task])
-        await world.quiet()
-        loads = [member.load for handle in world.handles.values() for member in handle.pool.members]
-        assert loads == [0] * 4
-
-    play(scenario, SPLIT)
+@in_world(SPLIT)
+async def test_a_request_cancelled_before_its_first_token_is_forgotten(world: World, /):
+    for engine in world.engines(Role.PREFILL):
+        engine.hangs = True
+    task = asyncio.create_task(world.tokens())
+    while not world.line.sessions.router.running:
+        await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.wait([task])
+    await world.quiet()
+    loads = [member.load for handle in world.handles.values() for member in handle.pool.members]
+    assert loads == [0] * 4
 
 
-def test_an_offloaded_prefill_is_computed_by_another_replica():
-    async def scenario(world: World) -> None:
-        assert await world.tokens(4000) == TOKENS
-        (placement,) = world.placements
-        assert placement.route_class is RouteClass.HEAVY_P2P
-        assert {
-            engine.replica: (len(engine.prefilled), len(engine.decoded))
-            for engine in world.engines(Role.MIXED)
-        } == {placement.prefill_replica: (1, 0), placement.decode_replica: (0, 1)}
-        await world.quiet()
-
-    play(scenario, OFFLOAD)
+@in_world(OFFLOAD)
+async def test_an_offloaded_prefill_is_computed_by_another_replica(world: World, /):
+    assert await world.tokens(4000) == TOKENS
+    (placement,) = world.placements
+    assert placement.route_class is RouteClass.HEAVY_P2P
+    assert {
+        engine.replica: (len(engine.prefilled), len(engine.decoded)) for engine in world.engines(Role.MIXED)
+    } == {placement.prefill_replica: (1, 0), placement.decode_replica: (0, 1)}
+    await world.quiet()
 
 
-def test_an_offloaded_prefill_that_hangs_is_colocated_at_its_deadline():
-    async def scenario(world: World) -> None:
-        for engine in world.engines(Role.MIXED):
-            engine.hangs = True
-        task = asyncio.create_task(world.tokens(4000))
-        while not any(engine.prefilled for engine in world.engines(Role.MIXED)):
-            await asyncio.sleep(0.01)
-        world.line.sessions.expire(world.line.sessions.router.next_due_s)
-        world.line.deliver()
-        assert await task == TOKENS
-        (placement,) = world.placements
-        assert placement.route_class is RouteClass.HEAVY_COLO
-        assert placement.attempt == 2
-        assert not placement.split
-        await world.quiet()
-
-    play(scenario, OFFLOAD)
+@in_world(OFFLOAD)
+async def test_an_offloaded_prefill_that_hangs_is_colocated_at_its_deadline(world: World, /):
+    for engine in world.engines(Role.MIXED):
+        engine.hangs = True
+    task = asyncio.create_task(world.tokens(4000))
+    while not any(engine.prefilled for engine in world.engines(Role.MIXED)):
+        await asyncio.sleep(0.01)
+    world.line.sessions.expire(world.line.sessions.router.next_due_s)
+    world.line.deliver()
+    assert await task == TOKENS
+    (placement,) = world.placements
+    assert placement.route_class is RouteClass.HEAVY_COLO
+    assert placement.attempt == 2
+    assert not placement.split
+    await world.quiet()
 
 
 def test_an_offloaded_prefill_that_fails_is_colocated():

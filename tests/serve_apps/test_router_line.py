@@ -16,6 +16,7 @@ from serve_apps.routed.connection import RouterConnection
 from serve_apps.routed.table import WaitLimits
 from tests.actors.router_cases import asked, batch, hello, ready, sessions
 from tests.patience import PATIENCE_S, eventually
+from tests.scenarios import scenarios
 
 
 class World:
@@ -63,94 +64,85 @@ def play(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(played())
 
 
-def test_a_request_is_placed_and_one_that_is_held_hears_of_its_place_later() -> None:
-    async def scenario(world: World) -> None:
-        client = world.client("a")
-        await eventually(lambda: client.met)
-        first = await client.submit(asked("r0", world.clock())).placed()
-        assert (first.decode_replica, first.profile) == ("a", "slo")
-        held = world.link()
-        await held.exchange("other", hello(sent_s=world.clock()))
-        later = asyncio.create_task(held.collect())
-        world.sessions.gateways.own("r1", "other", world.clock())
-        world.sessions.gateways.deliver(
-            world.sessions.router.submit(world.clock(), asked("r1", world.clock()))
-        )
-        world.lines.deliver()
-        (placement,) = (await later).placements
-        assert placement.request_id == "r1"
-        assert world.handled >= 3
-        held.close()
-
-    play(scenario)
+in_world = scenarios(play)()
 
 
-def test_a_router_that_began_anew_elsewhere_is_met_there_and_learns_what_runs() -> None:
-    async def scenario(world: World) -> None:
-        client = world.client("a")
-        await eventually(lambda: client.met)
-        await client.submit(asked("r0", world.clock())).placed()
-        old = world.lines
-        world.restart()
-        await old.close()
-        await eventually(lambda: client.counts.sessions == 2)
-        assert world.sessions.router.running == 1
-        placed = await client.submit(asked("r1", world.clock())).placed()
-        assert placed.decode_replica == "a"
-        assert not client.counts.fallbacks
-
-    play(scenario)
-
-
-def test_a_gateway_that_goes_leaves_the_books_at_once() -> None:
-    async def scenario(world: World) -> None:
-        link = world.link()
-        await link.exchange("g", hello(ready("a"), Submit(0.0, asked("r"))))
-        assert world.sessions.router.running == 1
-        link.close()
-        await eventually(lambda: not world.sessions.router.running and not len(world.sessions.gateways))
-        with pytest.raises(Unreachable):
-            await link.collect()
-
-    play(scenario)
+@in_world
+async def test_a_request_is_placed_and_one_that_is_held_hears_of_its_place_later(world: World, /) -> None:
+    client = world.client("a")
+    await eventually(lambda: client.met)
+    first = await client.submit(asked("r0", world.clock())).placed()
+    assert (first.decode_replica, first.profile) == ("a", "slo")
+    held = world.link()
+    await held.exchange("other", hello(sent_s=world.clock()))
+    later = asyncio.create_task(held.collect())
+    world.sessions.gateways.own("r1", "other", world.clock())
+    world.sessions.gateways.deliver(world.sessions.router.submit(world.clock(), asked("r1", world.clock())))
+    world.lines.deliver()
+    (placement,) = (await later).placements
+    assert placement.request_id == "r1"
+    assert world.handled >= 3
+    held.close()
 
 
-def test_without_a_router_there_is_no_way_there() -> None:
-    async def scenario(world: World) -> None:
-        address = await world.address()
-        await world.lines.close()
+@in_world
+async def test_a_router_that_began_anew_elsewhere_is_met_there_and_learns_what_runs(world: World, /) -> None:
+    client = world.client("a")
+    await eventually(lambda: client.met)
+    await client.submit(asked("r0", world.clock())).placed()
+    old = world.lines
+    world.restart()
+    await old.close()
+    await eventually(lambda: client.counts.sessions == 2)
+    assert world.sessions.router.running == 1
+    placed = await client.submit(asked("r1", world.clock())).placed()
+    assert placed.decode_replica == "a"
+    assert not client.counts.fallbacks
 
-        async def stale() -> Address:
-            return address
 
-        with pytest.raises(Unreachable, match="cannot be connected to"):
-            await RouterConnection(stale).exchange("g", hello())
-        with pytest.raises(Unreachable):
-            await RouterConnection(stale).collect()
+@in_world
+async def test_a_gateway_that_goes_leaves_the_books_at_once(world: World, /) -> None:
+    link = world.link()
+    await link.exchange("g", hello(ready("a"), Submit(0.0, asked("r"))))
+    assert world.sessions.router.running == 1
+    link.close()
+    await eventually(lambda: not world.sessions.router.running and not len(world.sessions.gateways))
+    with pytest.raises(Unreachable):
+        await link.collect()
 
-    play(scenario)
+
+@in_world
+async def test_without_a_router_there_is_no_way_there(world: World, /) -> None:
+    address = await world.address()
+    await world.lines.close()
+
+    async def stale() -> Address:
+        return address
+
+    with pytest.raises(Unreachable, match="cannot be connected to"):
+        await RouterConnection(stale).exchange("g", hello())
+    with pytest.raises(Unreachable):
+        await RouterConnection(stale).collect()
 
 
-def test_a_call_that_is_given_up_leaves_no_answer_for_the_next() -> None:
-    async def scenario(world: World) -> None:
-        link, exchange = world.link(), world.sessions.exchange
-        await link.exchange("g", hello(ready("a")))
+@in_world
+async def test_a_call_that_is_given_up_leaves_no_answer_for_the_next(world: World, /) -> None:
+    link, exchange = world.link(), world.sessions.exchange
+    await link.exchange("g", hello(ready("a")))
 
-        def fails(*_: object) -> BatchAnswer:
-            raise ArithmeticError
+    def fails(*_: object) -> BatchAnswer:
+        raise ArithmeticError
 
-        world.sessions.exchange = fails  # type: ignore[method-assign]
-        # What the router cannot handle at all ends the line.
-        with pytest.raises(Unreachable):
-            await link.exchange("g", batch(Submit(0.0, asked("r"))))
-        world.sessions.exchange = lambda *_: BatchAnswer(known=False)  # type: ignore[method-assign]
-        given_up = asyncio.create_task(link.exchange("g", batch()))
-        await asyncio.sleep(0)
-        given_up.cancel()
-        await asyncio.wait([given_up])
-        world.sessions.exchange = exchange  # type: ignore[method-assign]
-        answer = await link.exchange("g", hello(ready("a"), Submit(0.0, asked("r")), session=2))
-        assert [one.request_id for one in answer.messages.placements] == ["r"]
-        link.close()
-
-    play(scenario)
+    world.sessions.exchange = fails  # type: ignore[method-assign]
+    # What the router cannot handle at all ends the line.
+    with pytest.raises(Unreachable):
+        await link.exchange("g", batch(Submit(0.0, asked("r"))))
+    world.sessions.exchange = lambda *_: BatchAnswer(known=False)  # type: ignore[method-assign]
+    given_up = asyncio.create_task(link.exchange("g", batch()))
+    await asyncio.sleep(0)
+    given_up.cancel()
+    await asyncio.wait([given_up])
+    world.sessions.exchange = exchange  # type: ignore[method-assign]
+    answer = await link.exchange("g", hello(ready("a"), Submit(0.0, asked("r")), session=2))
+    assert [one.request_id for one in answer.messages.placements] == ["r"]
+    link.close()

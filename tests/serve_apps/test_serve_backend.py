@@ -15,6 +15,7 @@ from serve_apps.gateway.backend import NotReady, Overloaded, ReplicaLost
 from serve_apps.paths import ATTEMPTS
 from serve_apps.serve_backend import ServeBackend
 from tests.patience import PATIENCE_S, with_longer_limits
+from tests.scenarios import scenarios
 from tests.serve_apps.serve_doubles import Handle
 
 DEPLOYMENTS = {Role.PREFILL: "Prefill", Role.DECODE: "Decode"}
@@ -61,72 +62,63 @@ def run(
     asyncio.run(bounded())
 
 
-@pytest.mark.parametrize("role", DEPLOYMENTS)
-def test_an_engine_that_failed_costs_attempts_but_no_request(role: Role):
-    async def scenario(world: World) -> None:
-        world.break_one(role)
-        assert [await world.tokens() for _ in range(5)] == [OUTPUT_TOKENS] * 5
-
-    run(scenario)
+in_world = scenarios(run)
 
 
 @pytest.mark.parametrize("role", DEPLOYMENTS)
-def test_without_another_replica_the_attempts_are_used_up(role: Role):
-    async def scenario(world: World) -> None:
-        world.break_one(role)
-        with pytest.raises(NotReady, match=f"{ATTEMPTS} attempts"):
-            await world.tokens()
-
-    run(scenario, replicas=1)
+@in_world()
+async def test_an_engine_that_failed_costs_attempts_but_no_request(world: World, /, role: Role):
+    world.break_one(role)
+    assert [await world.tokens() for _ in range(5)] == [OUTPUT_TOKENS] * 5
 
 
-def test_nothing_is_counted_on_a_replica_once_its_call_has_ended():
-    async def scenario(world: World) -> None:
+@pytest.mark.parametrize("role", DEPLOYMENTS)
+@in_world(replicas=1)
+async def test_without_another_replica_the_attempts_are_used_up(world: World, /, role: Role):
+    world.break_one(role)
+    with pytest.raises(NotReady, match=f"{ATTEMPTS} attempts"):
         await world.tokens()
-        loads = [member.load for handle in world.handles.values() for member in handle.pool.members]
-        assert loads == [0] * 4
-
-    run(scenario)
 
 
-@pytest.mark.parametrize("role", DEPLOYMENTS)
-def test_replicas_that_left_all_at_once_cost_no_attempts(role: Role):
-    async def scenario(world: World) -> None:
-        left, *gone = (handle := world.handles[role]).replicas
-        handle.pool.sent(left, "some other request")
-        for replica in gone:
-            del handle.replicas[replica]
-        assert len(gone) >= ATTEMPTS
-        assert await world.tokens() == OUTPUT_TOKENS
-
-    run(scenario, replicas=ATTEMPTS + 1)
-
-
-def test_an_engine_that_fails_in_mid_stream_is_said_to_have_failed():
-    async def scenario(world: World) -> None:
-        for replica in world.handles[Role.DECODE].replicas.values():
-            replica.engine.breaks_at = 1
-        failed = "^after the first token the engine failed: RuntimeError: out of memory$"
-        with pytest.raises(ReplicaLost, match=failed):
-            await world.tokens()
-
-    run(scenario)
+@in_world()
+async def test_nothing_is_counted_on_a_replica_once_its_call_has_ended(world: World, /):
+    await world.tokens()
+    loads = [member.load for handle in world.handles.values() for member in handle.pool.members]
+    assert loads == [0] * 4
 
 
 @pytest.mark.parametrize("role", DEPLOYMENTS)
-def test_requests_wait_for_a_replica_that_is_started_anew(role: Role):
-    async def scenario(world: World) -> None:
-        pool = world.handles[role].pool
-        (replica,) = world.handles[role].replicas
-        pool.update([])
-        waiting = [asyncio.create_task(world.tokens()) for _ in range(3)]
-        await asyncio.sleep(0.05)
-        pool.update([])
-        assert not any(task.done() for task in waiting)
-        pool.update([(replica, {})])
-        assert await asyncio.gather(*waiting) == [OUTPUT_TOKENS] * 3
+@in_world(replicas=ATTEMPTS + 1)
+async def test_replicas_that_left_all_at_once_cost_no_attempts(world: World, /, role: Role):
+    left, *gone = (handle := world.handles[role]).replicas
+    handle.pool.sent(left, "some other request")
+    for replica in gone:
+        del handle.replicas[replica]
+    assert len(gone) >= ATTEMPTS
+    assert await world.tokens() == OUTPUT_TOKENS
 
-    run(scenario, replicas=1)
+
+@in_world()
+async def test_an_engine_that_fails_in_mid_stream_is_said_to_have_failed(world: World, /):
+    for replica in world.handles[Role.DECODE].replicas.values():
+        replica.engine.breaks_at = 1
+    failed = "^after the first token the engine failed: RuntimeError: out of memory$"
+    with pytest.raises(ReplicaLost, match=failed):
+        await world.tokens()
+
+
+@pytest.mark.parametrize("role", DEPLOYMENTS)
+@in_world(replicas=1)
+async def test_requests_wait_for_a_replica_that_is_started_anew(world: World, /, role: Role):
+    pool = world.handles[role].pool
+    (replica,) = world.handles[role].replicas
+    pool.update([])
+    waiting = [asyncio.create_task(world.tokens()) for _ in range(3)]
+    await asyncio.sleep(0.05)
+    pool.update([])
+    assert not any(task.done() for task in waiting)
+    pool.update([(replica, {})])
+    assert await asyncio.gather(*waiting) == [OUTPUT_TOKENS] * 3
 
 
 @pytest.mark.parametrize("role", DEPLOYMENTS)
@@ -145,18 +137,16 @@ def test_where_all_are_saturated_requests_wait_and_are_turned_away(role: Role):
 
 
 @pytest.mark.parametrize("role", DEPLOYMENTS)
-def test_where_none_comes_requests_end_though_reports_keep_coming(role: Role):
-    async def scenario(world: World) -> None:
-        pool = world.handles[role].pool
+@in_world(replicas=1, wait_s=0.2)
+async def test_where_none_comes_requests_end_though_reports_keep_coming(world: World, /, role: Role):
+    pool = world.handles[role].pool
+    pool.update([])
+    waiting = asyncio.create_task(world.tokens())
+    while not waiting.done():
+        await asyncio.sleep(0.05)
         pool.update([])
-        waiting = asyncio.create_task(world.tokens())
-        while not waiting.done():
-            await asyncio.sleep(0.05)
-            pool.update([])
-        with pytest.raises(NotReady, match=f"^no {role.value} replica has been running for 0.2 s$"):
-            await waiting
-
-    run(scenario, replicas=1, wait_s=0.2)
+    with pytest.raises(NotReady, match=f"^no {role.value} replica has been running for 0.2 s$"):
+        await waiting
 
 
 class LateRouter:

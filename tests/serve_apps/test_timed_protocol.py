@@ -12,6 +12,8 @@ from serve_apps.http_server import HttpServer
 from serve_apps.timed_protocol import MOST_HEAD_BYTES, MOST_HEADERS, MOST_PARTS, MOST_PIPELINED, Limits
 from tests.patience import PATIENCE_S, eventually, with_longer_limits
 
+pytestmark = pytest.mark.anyio
+
 GET = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
 PIECE = bytes(64 * 2**10)
 
@@ -111,37 +113,31 @@ def test_a_client_that_takes_nothing_of_its_answer_is_reset_and_one_that_does_is
     with_longer_limits(lambda limit_s: asyncio.run(scenario(limit_s)), 0.4, 4.0, 40.0)
 
 
-def test_who_leaves_is_gone_for_the_request_that_runs_and_not_only_for_the_last_one() -> None:
-    async def scenario() -> None:
-        app = Endless()
-        async with server(app) as made:
-            with await connect(made, GET * 3):
-                await eventually(lambda: app.running == 1)
-            await eventually(lambda: app.ended == 1)
-            assert app.running == 1
-
-    asyncio.run(scenario())
+async def test_who_leaves_is_gone_for_the_request_that_runs_and_not_only_for_the_last_one() -> None:
+    app = Endless()
+    async with server(app) as made:
+        with await connect(made, GET * 3):
+            await eventually(lambda: app.running == 1)
+        await eventually(lambda: app.ended == 1)
+        assert app.running == 1
 
 
-def test_one_connection_too_many_takes_the_place_of_the_longest_idle_one() -> None:
-    async def scenario() -> None:
-        app = Endless()
-        async with server(app, most=3) as made:
-            with await connect(made, GET) as busy, await connect(made) as idle:
-                await eventually(lambda: app.running == 1)
-                with await connect(made) as younger, await connect(made, GET) as new:
-                    assert await answer(idle) == b""
-                    assert (await answer(new)).startswith(b"HTTP/1.1 200")
-                    with await connect(made, GET) as newer, await connect(made) as refused:
-                        assert await answer(younger) == b""
-                        assert (await answer(newer)).startswith(b"HTTP/1.1 200")
-                        assert await answer(refused) == b""
-                        assert (await answer(busy)).startswith(b"HTTP/1.1 200")
-
-    asyncio.run(scenario())
+async def test_one_connection_too_many_takes_the_place_of_the_longest_idle_one() -> None:
+    app = Endless()
+    async with server(app, most=3) as made:
+        with await connect(made, GET) as busy, await connect(made) as idle:
+            await eventually(lambda: app.running == 1)
+            with await connect(made) as younger, await connect(made, GET) as new:
+                assert await answer(idle) == b""
+                assert (await answer(new)).startswith(b"HTTP/1.1 200")
+                with await connect(made, GET) as newer, await connect(made) as refused:
+                    assert await answer(younger) == b""
+                    assert (await answer(newer)).startswith(b"HTTP/1.1 200")
+                    assert await answer(refused) == b""
+                    assert (await answer(busy)).startswith(b"HTTP/1.1 200")
 
 
-def test_what_brings_no_request_on_is_not_kept() -> None:
+async def test_what_brings_no_request_on_is_not_kept() -> None:
     head, chunked = GET[:-2], b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
     cases = (
         (head + b"x: y\r\n" * (2 * MOST_HEADERS), b"HTTP/1.1 431"),
@@ -150,36 +146,29 @@ def test_what_brings_no_request_on_is_not_kept() -> None:
         (chunked + b"1\r\nx\r\n" * (4 * MOST_PARTS), b"HTTP/1.1 400"),
         (chunked + b"1\r\nx\r\n0\r\n" + b"x: y\r\n" * (2 * MOST_HEADERS), b"HTTP/1.1 431"),
     )
-
-    async def scenario() -> None:
-        async with server(echo) as made:
-            for sent, said in cases:
-                with await connect(made, sent) as connection:
-                    assert (await answer(connection)).startswith(said)
-                    assert await answer(connection) == b""
-            allowed = b"100\r\n" + b"x" * 256 + b"\r\n0\r\nx: y\r\n\r\n"
-            with await connect(made, chunked + allowed) as connection:
-                assert (await answer(connection)).startswith(b"HTTP/1.1 200")
-
-    asyncio.run(scenario())
+    async with server(echo) as made:
+        for sent, said in cases:
+            with await connect(made, sent) as connection:
+                assert (await answer(connection)).startswith(said)
+                assert await answer(connection) == b""
+        allowed = b"100\r\n" + b"x" * 256 + b"\r\n0\r\nx: y\r\n\r\n"
+        with await connect(made, chunked + allowed) as connection:
+            assert (await answer(connection)).startswith(b"HTTP/1.1 200")
 
 
-def test_some_requests_may_come_before_answers_are_read_but_not_any_number() -> None:
-    async def scenario() -> None:
-        async with server(echo) as made:
-            with await connect(made, GET * MOST_PIPELINED) as connection:
-                said = b""
-                while said.count(b"HTTP/1.1 200") < MOST_PIPELINED:
-                    more = await answer(connection)
-                    assert more
-                    said += more
-            with await connect(made, GET * 1000) as connection:
-                said = b""
-                while more := await answer(connection):
-                    said += more
-                assert said.count(b"HTTP/1.1 200") < 1000
-
-    asyncio.run(scenario())
+async def test_some_requests_may_come_before_answers_are_read_but_not_any_number() -> None:
+    async with server(echo) as made:
+        with await connect(made, GET * MOST_PIPELINED) as connection:
+            said = b""
+            while said.count(b"HTTP/1.1 200") < MOST_PIPELINED:
+                more = await answer(connection)
+                assert more
+                said += more
+        with await connect(made, GET * 1000) as connection:
+            said = b""
+            while more := await answer(connection):
+                said += more
+            assert said.count(b"HTTP/1.1 200") < 1000
 
 
 def test_a_body_whose_request_was_answered_early_may_be_sent_to_its_end() -> None:
