@@ -14,21 +14,12 @@ from actors.collector.series import ModelSeries
 from actors.collector.tracker import Tracker
 from actors.metric_collector import MetricCollector
 from headway.config import HeadwayConfig
+from tests.clocks import Clock
 from tests.exporter import MODEL, Exporter
 from tests.patience import PATIENCE_S
 from tests.stores import MemoryStore
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-class Clock:
-    """Unix seconds that stand still until they are set."""
-
-    def __init__(self, now_s: float = 1_000.0) -> None:
-        self.now_s = now_s
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 class Pages:

@@ -3,8 +3,7 @@
 import asyncio
 import contextlib
 import math
-import selectors
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +17,9 @@ from actors.planning.loop import PlannerLoop
 from actors.planning.settings import RuntimeSettings
 from actors.store import Store, StoreAway
 from headway.config import HeadwayConfig, load_config
-from headway.planning import Decision, LoadForecast, Observation, Role
+from headway.planning import Decision, LoadForecast, Observation, Role, Traffic
 from headway.planning.documents import ComponentHealth
+from tests.engines.virtual_loop import VirtualLoop
 from tests.planning.planning_cases import PROFILE
 from tests.stores import MemoryStore
 
@@ -28,48 +28,9 @@ INTERVAL_S = 10.0
 NEVER = math.inf
 
 
-class _Timeless(selectors.DefaultSelector):
-    """A selector that never waits: where the loop would, time jumps."""
-
-    jump: Callable[[float], None]
-
-    def select(self, timeout: float | None = None) -> list[Any]:
-        events = super().select(0)
-        if not events:
-            assert timeout is not None, "everything waits for something that nobody will do"
-            self.jump(timeout)
-        return events
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock stands still while anything runs, and jumps when nothing does."""
-
-    def __init__(self) -> None:
-        selector = _Timeless()
-        super().__init__(selector)
-        self._now_s = 0.0
-        selector.jump = self._jump
-
-    def time(self) -> float:
-        return self._now_s
-
-    def _jump(self, seconds: float) -> None:
-        self._now_s += seconds
-
-
 def clock() -> float:
     """Unix seconds of the virtual loop."""
     return EPOCH + asyncio.get_running_loop().time()
-
-
-def in_virtual_time(work: Awaitable[Any]) -> Any:
-    """Run to the end, in no time."""
-
-    async def whole() -> Any:
-        return await work
-
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(whole())
 
 
 async def inline(work: Callable[[], Decision]) -> Decision:
@@ -120,13 +81,17 @@ def unhealthy(status: HealthStatus, detail: str = "said so") -> Measured:
 
 @dataclass
 class ScriptedActors:
-    """The other actors by script. `seen` has each (tick, requests) that the predictor was shown."""
+    """The other actors by script. `seen` has each (tick, requests) that the predictor was shown.
+
+    `traffic` has the single requests of each.
+    """
 
     readiness: Script = field(default_factory=lambda: Script(""))
     collecting: Script = field(default_factory=lambda: Script(busy))
     mapping: Script = field(default_factory=lambda: Script((1, PROFILE)))
     forecasting: Script = field(default_factory=lambda: Script(None))
     seen: list[tuple[int, float]] = field(default_factory=list)
+    traffic: list[Traffic | None] = field(default_factory=list)
 
     async def ready(self) -> str:
         return await self.readiness.play()
@@ -142,6 +107,7 @@ class ScriptedActors:
 
     async def forecast(self, observation: Observation, tick: int) -> LoadForecast:
         self.seen.append((tick, observation.requests))
+        self.traffic.append(observation.traffic)
         given = await self.forecasting.play()
         return given or LoadForecast(
             requests=observation.requests,
@@ -294,14 +260,7 @@ class Deployment:
 
 
 @contextlib.contextmanager
-def virtual() -> Iterator[Callable[[Awaitable[Any]], Any]]:
+def virtual() -> Iterator[Callable[[Coroutine[Any, Any, Any]], Any]]:
     """One virtual loop for several runs."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-
-        def run(work: Awaitable[Any]) -> Any:
-            async def whole() -> Any:
-                return await work
-
-            return runner.run(whole())
-
-        yield run
+        yield runner.run

@@ -16,7 +16,7 @@ from actors.metric_collector import MetricCollector
 from headway.config import HeadwayConfig
 from headway.config.live import EngineAddresses
 from headway.planning import Role
-from tests.actors.collector_cases import Clock
+from tests.clocks import Clock
 from tests.patience import PATIENCE_S, with_longer_limits
 from tests.ports import free_port
 from tests.stores import MemoryStore

@@ -18,7 +18,8 @@ from actors.collector.request_list import encode
 from actors.metric_collector import MetricCollector
 from headway.planning import Role
 from serve_apps.gateway.request_log import RequestLog
-from tests.actors.collector_cases import Clock, collecting
+from tests.actors.collector_cases import collecting
+from tests.clocks import Clock
 from tests.exporter import Exporter
 from tests.patience import PATIENCE_S, with_longer_limits
 from tests.stores import MemoryStore

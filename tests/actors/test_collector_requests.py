@@ -32,7 +32,8 @@ from actors.collector.request_list import (
 )
 from actors.planning.tick import observe
 from serve_apps.gateway.request_log import RequestLog
-from tests.actors.collector_cases import Clock, collecting, serving
+from tests.actors.collector_cases import collecting, serving
+from tests.clocks import Clock
 from tests.exporter import MODEL, Exporter
 
 pytestmark = pytest.mark.anyio

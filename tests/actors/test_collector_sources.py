@@ -1,7 +1,6 @@
 """Sources of metrics: addresses, answers of Prometheus, failures of the other side."""
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from math import isnan, nan
@@ -21,11 +20,12 @@ from actors.collector.prometheus_source import (
     points,
 )
 from actors.collector.raw_samples import RawSeries, raw_series
-from tests.actors.collector_cases import Clock, collecting, serving
+from tests.actors.collector_cases import collecting, serving
+from tests.clocks import Clock
 from tests.exporter import Exporter
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
-from tests.stores import MemoryStore
+from tests.stores import FailingStore, GatedStore, MemoryStore
 
 pytestmark = pytest.mark.anyio
 
@@ -140,12 +140,9 @@ async def test_what_was_stored_by_something_else_is_ignored(exporter):
 
 
 async def test_a_store_that_fails_costs_no_interval(exporter, caplog):
-    class Broken(MemoryStore):
-        def put(self, key: str, value: bytes) -> None:
-            raise RuntimeError("no such store")
-
-    clock = Clock()
-    async with collecting("gateway", exporter.url, Broken(), clock) as collector:
+    clock, store = Clock(), FailingStore()
+    store.fault = RuntimeError("no such store")
+    async with collecting("gateway", exporter.url, store, clock) as collector:
         await collector.collect(10.0)
         exporter.serve([0.1] * 3)
         clock.now_s += 10.0
@@ -156,12 +153,7 @@ async def test_a_store_that_fails_costs_no_interval(exporter, caplog):
 
 
 async def test_a_store_that_does_not_answer_blocks_no_event_loop(exporter, monkeypatch):
-    class Away(MemoryStore):
-        def put(self, key: str, value: bytes) -> None:
-            assert back.wait(PATIENCE_S)
-            super().put(key, value)
-
-    back, store, clock = threading.Event(), Away(), Clock()
+    store, clock = GatedStore(), Clock()
     monkeypatch.setattr("actors.collector.scrape.WRITTEN_S", 0.05)
     async with collecting("gateway", exporter.url, store, clock) as collector:
         await collector.collect(10.0)
@@ -171,7 +163,7 @@ async def test_a_store_that_does_not_answer_blocks_no_event_loop(exporter, monke
         assert found.requests == 3.0
         assert store.keys() == []
         monkeypatch.setattr("actors.collector.scrape.WRITTEN_S", PATIENCE_S)
-        back.set()
+        store.open.set()
     assert store.keys() == ["collector/state"]
 
 

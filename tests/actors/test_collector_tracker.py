@@ -1,7 +1,7 @@
 """Intervals from reads, on a clock of the test's."""
 
 import json
-from math import isnan, nan
+from math import isnan
 
 import pytest
 from hypothesis import given
@@ -34,21 +34,6 @@ def test_what_was_counted_in_an_outage_is_not_charged_to_the_interval_after_it()
     pages.read(process, 310.0)
     assert "no read within" in pages.measure(250.0, 310.0).health.detail
     assert pages.measure(300.0, 310.0).requests == 0.0
-
-
-def test_nan_is_partial_and_passes():
-    process, pages = Process(), Pages()
-    pages.read(process, 0.0)
-    process.serve([0.1])
-    samples = pages.lines.read(process.text())
-    pages.tracker.add({s: nan if "first_token" in s.name else v for s, v in samples.items()}, 10.0)
-    found = pages.measure(0.0, 10.0)
-    assert found.health.status is HealthStatus.PARTIAL
-    assert "ttft" in found.health.detail
-    assert isnan(found.ttft_s.mean)
-    assert found.requests == 1.0
-    pages.read(process, 20.0)
-    assert pages.measure(10.0, 20.0).ttft_s.mean == pytest.approx(0.1)
 
 
 def test_load_is_a_mean_over_time_by_role():

@@ -11,7 +11,7 @@ from actors.connectors.protocol import Action, Editor, PoolCounts, Ready, Refuse
 from actors.planning.settings import RuntimeSettings
 from headway.config import load_config
 from headway.planning import Role
-from tests.actors.virtual_cases import Clock
+from tests.clocks import Clock
 from tests.stores import MemoryStore
 
 YIELD_S = 600.0

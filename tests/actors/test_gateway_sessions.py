@@ -149,13 +149,6 @@ def test_what_waits_too_long_is_shed_by_letter():
     assert shed.request_id == "r"
 
 
-def test_figures_come_once_a_second():
-    made = sessions()
-    assert made.exchange(0.0, "g", hello()).figures is not None
-    assert made.exchange(0.5, "g", batch()).figures is None
-    assert made.exchange(1.0, "g", batch()).figures is not None
-
-
 class Broken(Exception):
     """What a router with a fault raises."""
 

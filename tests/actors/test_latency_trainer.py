@@ -17,6 +17,8 @@ from headway.routing.predict.learning import Training
 from predictors.latency import LatencyFeatures, Target
 from tests.patience import PATIENCE_S
 
+pytestmark = pytest.mark.anyio
+
 ROWS = 200
 SLOWER = 2.0
 """Engines take so many times what the prior says."""
@@ -170,21 +172,15 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(latency_trainer, "PULL_S", 0.0)
 
 
-def test_a_model_that_did_not_arrive_is_sent_again() -> None:
-    async def scenario() -> None:
-        router = SlowRouter()
-        trainer = await trained_for(router, 6)
-        assert (router.offered, (await trainer.status())["errors"]) == (3, 1)
-
-    asyncio.run(scenario())
+async def test_a_model_that_did_not_arrive_is_sent_again() -> None:
+    router = SlowRouter()
+    trainer = await trained_for(router, 6)
+    assert (router.offered, (await trainer.status())["errors"]) == (3, 1)
 
 
-def test_samples_of_other_surfaces_are_forgotten() -> None:
-    async def scenario() -> None:
-        router = MovingRouter()
-        trainer = await trained_for(router, 3)
-        assert (await trainer.status())["rows"]["ttft"] == 10
-        (taken,) = router.taken
-        assert taken[1] == 1, "ten rows teach nothing"
-
-    asyncio.run(scenario())
+async def test_samples_of_other_surfaces_are_forgotten() -> None:
+    router = MovingRouter()
+    trainer = await trained_for(router, 3)
+    assert (await trainer.status())["rows"]["ttft"] == 10
+    (taken,) = router.taken
+    assert taken[1] == 1, "ten rows teach nothing"

@@ -25,6 +25,8 @@ from tests.actors.router_cases import asked
 from tests.patience import PATIENCE_S
 from tests.stores import MemoryStore
 
+pytestmark = pytest.mark.anyio
+
 TOKENS = 1000
 SLOWER = 1.6
 
@@ -105,7 +107,7 @@ def test_a_refined_profile_reaches_router_and_policy() -> None:
     assert following.profiles_version == after[1]
 
 
-def test_slow_replicas_reach_the_plan_as_far_as_replicas_are_ready() -> None:
+async def test_slow_replicas_reach_the_plan_as_far_as_replicas_are_ready() -> None:
     config = settings()
     interpolator, policy = (
         Interpolator(config.model_dump_json(), MemoryStore()),
@@ -117,11 +119,7 @@ def test_slow_replicas_reach_the_plan_as_far_as_replicas_are_ready() -> None:
     for _ in range(10):
         for name, slower in {"a": 1.0, "b": 2.0, "c": 2.0, "d": 1.0, "e": 1.0}.items():
             interpolator.learn([LatencyReport(Phase.PREFILL, TOKENS, slower * expected_s)], name)
-
-    async def look() -> None:
-        await policy.refresh(Source(interpolator), Deadline(10.0))  # type: ignore[arg-type] # only its model
-
-    asyncio.run(look())
+    await policy.refresh(Source(interpolator), Deadline(10.0))  # type: ignore[arg-type] # only its model
     five = PoolCounts(desired=5, starting=0, ready=5, draining=0)
     assert policy.slow({Role.MIXED: five}) == {Role.MIXED: (pytest.approx(2.0, rel=0.1),) * 2}
     assert len(policy.slow({Role.MIXED: replace(five, ready=1)})[Role.MIXED]) == 1

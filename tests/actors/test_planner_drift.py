@@ -6,7 +6,9 @@ from typing import Any
 
 from actors.connectors.drift import drift_aware
 from headway.planning import Role
-from tests.actors.planner_cases import Deployment, ScriptedPools, clock, in_virtual_time, settings
+from tests.actors.planner_cases import Deployment, ScriptedPools, clock, settings
+from tests.engines.virtual_loop import on_virtual_time
+from tests.engines.virtual_loop import run as in_virtual_time
 from tests.stores import MemoryStore
 
 
@@ -43,19 +45,15 @@ def test_the_first_decision_starts_from_what_stands_there():
         assert len(fleet.calls) == 1
 
 
-def test_an_edit_is_in_the_next_decision_and_in_the_status_and_is_overruled():
+@on_virtual_time
+async def test_an_edit_is_in_the_next_decision_and_in_the_status_and_is_overruled():
     deployment, fleet = adopted()
-
-    async def story() -> dict[str, Any]:
-        async with deployment.running():
-            await asyncio.sleep(12)
-            fleet.counts = {**fleet.counts, Role.DECODE: 7}
-            await asyncio.sleep(5)
-            status = deployment.status()
-            await asyncio.sleep(5)
-        return status
-
-    status = in_virtual_time(story())
+    async with deployment.running():
+        await asyncio.sleep(12)
+        fleet.counts = {**fleet.counts, Role.DECODE: 7}
+        await asyncio.sleep(5)
+        status = deployment.status()
+        await asyncio.sleep(5)
     first, second = deployment.records()[:2]
     (edit,) = status["connector"]["foreign_edits"]
     ours = first["targets"]["decode"]
@@ -65,38 +63,3 @@ def test_an_edit_is_in_the_next_decision_and_in_the_status_and_is_overruled():
     assert second["notes"][0].startswith(f"decode: 7, not {ours} as set, changed by others at ")
     assert second["connector"]["status"] == "sent"
     assert fleet.counts[Role.DECODE] == second["targets"]["decode"]
-
-
-def test_yielding_leaves_the_fleet_to_others_until_an_operator_resumes():
-    deployment, fleet = adopted(connector__foreign_edits="yield")
-
-    async def story() -> None:
-        async with deployment.running():
-            await asyncio.sleep(12)
-            fleet.counts = {**fleet.counts, Role.DECODE: 7}
-            await asyncio.sleep(20)
-            assert fleet.counts[Role.DECODE] == 7
-            assert deployment.status()["connector"]["foreign_edits"][0]["left_until"] is not None
-            deployment.loop.update_settings({"connector.foreign_edits": "overrule"})
-            await asyncio.sleep(10)
-
-    in_virtual_time(story())
-    records = deployment.records()
-    assert [record["connector"]["status"] for record in records] == ["sent", "yielded", "yielded", "sent"]
-    assert "decode" in records[1]["connector"]["detail"]["yielded"]
-    assert fleet.counts[Role.DECODE] == records[-1]["targets"]["decode"] != 7
-
-
-def test_a_restarted_planner_does_not_undo_what_others_did_meanwhile():
-    deployment, fleet = adopted(connector__foreign_edits="yield")
-
-    async def story() -> None:
-        await deployment.run_for(12)
-        fleet.counts = {**fleet.counts, Role.DECODE: 7}
-        await asyncio.sleep(3)
-        again = deployment.again()
-        again.pools = deployment.pools
-        await again.run_for(12)
-
-    in_virtual_time(story())
-    assert fleet.counts[Role.DECODE] == 7

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actors.collector.interval import HealthStatus, Measured
+from actors.collector.interval import HealthStatus
 from actors.connectors.protocol import Action, Ready, Refused, Unreachable
 from actors.performance_model import LatencyRatio, PerformanceModel
 from actors.planning.context import ActorFailure
@@ -26,11 +26,12 @@ from tests.actors.planner_cases import (
     ScriptedActors,
     ScriptedPools,
     busy,
-    in_virtual_time,
     settings,
     unhealthy,
     virtual,
 )
+from tests.engines.virtual_loop import on_virtual_time
+from tests.engines.virtual_loop import run as in_virtual_time
 from tests.planning.planning_cases import PROFILE
 from tests.stores import MemoryStore
 
@@ -56,23 +57,19 @@ def test_a_slow_collector_does_not_make_the_grid_drift() -> None:
     assert deployment.status()["planner"]["late_ticks"] == 0
 
 
-def test_nothing_is_decided_before_everything_is_ready_and_the_reason_shows() -> None:
+@on_virtual_time
+async def test_nothing_is_decided_before_everything_is_ready_and_the_reason_shows() -> None:
     deployment = deployed()
     deployment.pools.readiness.answers = [Ready(ok=False, reason="Decode has no running replica")] * 3
     missing = "Interpolator: no such profile directory"
     deployment.actors.readiness.answers = [missing, missing, "", missing, missing]
-
-    async def story() -> list[str]:
-        reasons = []
-        async with deployment.running():
-            for _ in range(6):
-                await asyncio.sleep(1.0 - 1e-9)
-                planner = deployment.status()["planner"]
-                reasons.append(f"{planner['state']}: {planner['reason']}")
-            await asyncio.sleep(10.0)
-        return reasons
-
-    reasons = in_virtual_time(story())
+    reasons = []
+    async with deployment.running():
+        for _ in range(6):
+            await asyncio.sleep(1.0 - 1e-9)
+            planner = deployment.status()["planner"]
+            reasons.append(f"{planner['state']}: {planner['reason']}")
+        await asyncio.sleep(10.0)
     deployment_waits = "waiting: deployment: Decode has no running replica"
     assert reasons[0] == f"{deployment_waits}; Interpolator: no such profile directory"
     assert reasons[2] == deployment_waits
@@ -82,19 +79,16 @@ def test_nothing_is_decided_before_everything_is_ready_and_the_reason_shows() ->
     assert deployment.times() == [15.0]
 
 
-def test_since_when_nothing_was_decided_is_told_until_the_first_decision() -> None:
+@on_virtual_time
+async def test_since_when_nothing_was_decided_is_told_until_the_first_decision() -> None:
     deployment = deployed()
     deployment.pools.readiness.answers = [Ready(ok=False, reason="Decode has no running replica")] * 3
-
-    async def story() -> list[float | None]:
-        told = []
-        async with deployment.running():
-            for _ in range(3):
-                await asyncio.sleep(6.0)
-                told.append(deployment.status()["planner"]["undecided_since"])
-        return told
-
-    assert in_virtual_time(story()) == [EPOCH, EPOCH, None]
+    told = []
+    async with deployment.running():
+        for _ in range(3):
+            await asyncio.sleep(6.0)
+            told.append(deployment.status()["planner"]["undecided_since"])
+    assert told == [EPOCH, EPOCH, None]
 
 
 def test_metrics_without_single_requests_are_judged_by_their_ttft() -> None:
@@ -135,18 +129,11 @@ def test_pools_follow_the_load_up_and_down() -> None:
 def test_the_policy_sees_requests_made_of_counts_and_a_record_can_make_them_again() -> None:
     lengths = LengthHistogram(bounds=(100.0, 5_000.0), counts=(90.0, 10.0, 0.0), mean=400.0)
     counted = CountedTraffic(start_s=0.0, steps=((2.0, 70.0), (4.0, 30.0)), input_tokens=lengths)
-    deployment, seen = deployed(), []
+    deployment = deployed()
     deployment.actors.collecting.usual = lambda: busy(HEAVY, counted=counted)
-    forecast = deployment.actors.forecast
-
-    async def forecasting(observation: Observation, tick: int) -> LoadForecast:
-        seen.append(observation.traffic)
-        return await forecast(observation, tick)
-
-    deployment.actors.forecast = forecasting
     in_virtual_time(deployment.run_for(15.0))
     (record,) = deployment.records()
-    (traffic,) = seen
+    (traffic,) = deployment.actors.traffic
     assert record["reasons"]["inputs"]["traffic"] == {"arrivals": 100, "completions": 0}
     stored = json.loads(json.dumps(record["measured"]["counted"]))
     stored["input_tokens"] = LengthHistogram(**stored["input_tokens"])
@@ -156,21 +143,14 @@ def test_the_policy_sees_requests_made_of_counts_and_a_record_can_make_them_agai
 
 
 def test_the_policy_sees_single_requests_and_records_hold_their_counts() -> None:
-    count, seen = 50_000, []
+    count = 50_000
     columns = ("arrival_s", "input_tokens", "completed_input_tokens", "completed_output_tokens")
     traffic = Traffic(**{name: np.full(count, 7.0) for name in columns})
     deployment = deployed()
     deployment.actors.collecting.usual = lambda: busy(HEAVY, traffic=traffic)
-    forecast = deployment.actors.forecast
-
-    async def forecasting(observation: Observation, tick: int) -> LoadForecast:
-        seen.append(observation.traffic)
-        return await forecast(observation, tick)
-
-    deployment.actors.forecast = forecasting
     in_virtual_time(deployment.run_for(15.0))
     (record,) = deployment.records()
-    assert seen == [traffic]
+    assert deployment.actors.traffic == [traffic]
     counts = {"arrivals": count, "completions": count}
     assert record["measured"]["traffic"] == record["reasons"]["inputs"]["traffic"] == counts
     assert deployment.status()["measured"]["traffic"] == counts
@@ -178,23 +158,13 @@ def test_the_policy_sees_single_requests_and_records_hold_their_counts() -> None
     assert sum(len(deployment.store.get(key)) for key in deployment.store.keys("")) < 50_000
 
 
-def test_targets_are_asserted_again_at_every_tick() -> None:
+@on_virtual_time
+async def test_counts_that_someone_else_changed_are_set_back_at_the_next_tick() -> None:
     deployment = deployed()
-    in_virtual_time(deployment.run_for(35.0))
-    targets = {Role(role): count for role, count in deployment.records()[-1]["targets"].items()}
-    assert deployment.pools.calls == [(10.0, targets), (20.0, targets), (30.0, targets)]
-
-
-def test_counts_that_someone_else_changed_are_set_back_at_the_next_tick() -> None:
-    deployment = deployed()
-
-    async def story() -> None:
-        async with deployment.running():
-            await asyncio.sleep(15.0)
-            deployment.pools.counts = {Role.PREFILL: 7, Role.DECODE: 7}
-            await asyncio.sleep(10.0)
-
-    in_virtual_time(story())
+    async with deployment.running():
+        await asyncio.sleep(15.0)
+        deployment.pools.counts = {Role.PREFILL: 7, Role.DECODE: 7}
+        await asyncio.sleep(10.0)
     first, second = deployment.records()
     assert second["targets"] == first["targets"]
     assert second["connector"]["status"] == "sent"
@@ -216,20 +186,17 @@ def test_data_that_is_not_fit_to_plan_on_is_a_hold(status: HealthStatus) -> None
     assert len(deployment.pools.calls) == 2
 
 
-def test_the_state_says_holding_and_why_and_running_again_afterwards() -> None:
+@on_virtual_time
+async def test_the_state_says_holding_and_why_and_running_again_afterwards() -> None:
     deployment = deployed()
     deployment.actors.collecting.answers = [lambda: unhealthy(HealthStatus.DOWN, "refused")]
-
-    async def story() -> list[tuple[str, str]]:
-        seen = []
-        async with deployment.running():
-            for _ in range(2):
-                await asyncio.sleep(10.5)
-                planner = deployment.status()["planner"]
-                seen.append((planner["state"], planner["reason"]))
-        return seen
-
-    assert in_virtual_time(story()) == [("holding", "metrics down: refused"), ("running", "")]
+    seen = []
+    async with deployment.running():
+        for _ in range(2):
+            await asyncio.sleep(10.5)
+            planner = deployment.status()["planner"]
+            seen.append((planner["state"], planner["reason"]))
+    assert seen == [("holding", "metrics down: refused"), ("running", "")]
 
 
 @pytest.mark.parametrize(
@@ -246,18 +213,15 @@ def test_a_collector_that_does_not_answer_is_a_hold_within_the_deadline(answer: 
     assert record["created_at"] - EPOCH == (12.0 if answer is Script else 10.0)
 
 
-def test_without_the_state_of_the_pools_the_last_counts_hold() -> None:
+@on_virtual_time
+async def test_without_the_state_of_the_pools_the_last_counts_hold() -> None:
     deployment = deployed()
     deployment.actors.collecting.answers = [lambda: busy(HEAVY)]
-
-    async def story() -> None:
-        async with deployment.running():
-            await asyncio.sleep(15.0)
-            deployment.pools.reading.usual = Unreachable("Serve's controller does not answer")
-            deployment.actors.collecting.usual = lambda: busy(LIGHT)
-            await asyncio.sleep(10.0)
-
-    in_virtual_time(story())
+    async with deployment.running():
+        await asyncio.sleep(15.0)
+        deployment.pools.reading.usual = Unreachable("Serve's controller does not answer")
+        deployment.actors.collecting.usual = lambda: busy(LIGHT)
+        await asyncio.sleep(10.0)
     first, second = deployment.records()
     assert second["targets"] == first["targets"]
     assert "Serve's controller does not answer" in second["notes"][0]
@@ -284,14 +248,6 @@ def test_a_forecast_is_what_is_planned_for() -> None:
         in_virtual_time(deployment.run_for(15.0))
     assert warned.records()[0]["targets"]["decode"] > quiet.records()[0]["targets"]["decode"] == 1
     assert warned.records()[0]["forecast"]["requests"] == HEAVY
-
-
-def test_the_predictor_sees_each_tick_once_under_rising_numbers() -> None:
-    deployment = deployed()
-    in_virtual_time(deployment.run_for(35.0))
-    ticks = [tick for tick, _ in deployment.actors.seen]
-    assert ticks == [ticks[0], ticks[0] + 1, ticks[0] + 2]
-    assert [record["tick"] for record in deployment.records()] == ticks
 
 
 def test_a_refusal_is_recorded_and_the_next_tick_asserts_again() -> None:
@@ -443,37 +399,29 @@ def test_a_failure_that_nobody_foresaw_is_counted_and_the_loop_goes_on(
     assert "what is this?" in caplog.text
 
 
-def test_a_policy_that_cannot_plan_is_a_failed_tick(monkeypatch: pytest.MonkeyPatch) -> None:
-    deployment = deployed()
-    in_virtual_time(deployment.run_for(15.0))
+@on_virtual_time
+async def test_a_policy_that_cannot_plan_is_a_failed_tick() -> None:
     failing = deployed()
+    async with failing.running():
+        await asyncio.sleep(5.0)
 
-    async def story() -> None:
-        async with failing.running():
-            await asyncio.sleep(5.0)
+        async def broken(work: object) -> None:
+            raise PlanningError("observation.pools: no entry for decode")
 
-            async def broken(work: object) -> None:
-                raise PlanningError("observation.pools: no entry for decode")
-
-            failing.compute = broken
-            await asyncio.sleep(10.0)
-
-    in_virtual_time(story())
+        failing.compute = broken
+        await asyncio.sleep(10.0)
     assert failing.records() == []
     assert failing.status()["planner"]["failed_ticks"] == 1
 
 
-def test_ticks_that_were_missed_are_skipped_and_counted() -> None:
+@on_virtual_time
+async def test_ticks_that_were_missed_are_skipped_and_counted() -> None:
     deployment = deployed(config=settings(planner__tick_deadline_s=40.0))
     deployment.pools.setting.delay_s = 25.0
-
-    async def story() -> None:
-        async with deployment.running():
-            await asyncio.sleep(20.0)
-            deployment.pools.setting.delay_s = 0.0
-            await asyncio.sleep(35.0)
-
-    in_virtual_time(story())
+    async with deployment.running():
+        await asyncio.sleep(20.0)
+        deployment.pools.setting.delay_s = 0.0
+        await asyncio.sleep(35.0)
     assert [time for time, _ in deployment.pools.calls] == [10.0, 40.0, 50.0]
     assert deployment.status()["planner"]["missed_ticks"] == 2
     ticks = [tick for tick, _ in deployment.actors.seen]
@@ -522,17 +470,6 @@ def test_the_status_names_the_predictors_that_the_policy_asks(changes, named) ->
     deployment = deployed(config=settings(**changes))
     in_virtual_time(deployment.run_for(1.0))
     assert deployment.status()["planner"]["predictor"] == named
-
-
-def test_the_watcher_looks_often_only_while_something_is_under_way() -> None:
-    deployment = deployed(pools=ScriptedPools(start_s=3.1))
-    deployment.actors.collecting.usual = lambda: busy(HEAVY)
-    in_virtual_time(deployment.run_for(20.0))
-    looks = deployment.pools.reading.calls
-    while_moving = [at for at in looks if 10.0 < at <= 13.3]
-    while_still = [at for at in looks if 13.3 < at < 20.0]
-    assert len(while_moving) == 13
-    assert len(while_still) == 6
 
 
 def test_a_restarted_planner_continues_grid_ids_state_and_asserts_the_last_targets_at_once() -> None:
@@ -607,17 +544,14 @@ def test_targets_asserted_after_a_restart_are_cut_to_todays_limits() -> None:
     assert less.pools.calls[1][1][Role.DECODE] == 2
 
 
-def test_settings_change_the_next_decision_without_a_restart() -> None:
+@on_virtual_time
+async def test_settings_change_the_next_decision_without_a_restart() -> None:
     deployment = deployed()
     deployment.actors.collecting.usual = lambda: busy(LIGHT)
-
-    async def story() -> None:
-        async with deployment.running():
-            await asyncio.sleep(15.0)
-            deployment.loop.update_settings({"pools.decode.min_replicas": 3, "slo": {"itl_ms": 15}})
-            await asyncio.sleep(10.0)
-
-    in_virtual_time(story())
+    async with deployment.running():
+        await asyncio.sleep(15.0)
+        deployment.loop.update_settings({"pools.decode.min_replicas": 3, "slo": {"itl_ms": 15}})
+        await asyncio.sleep(10.0)
     assert [record["targets"]["decode"] for record in deployment.records()] == [1, 3]
     status = deployment.status()
     assert status["slo"]["itl_ms"] == 15
@@ -709,58 +643,28 @@ def test_threshold_has_its_own_interval() -> None:
     assert deployment.actors.seen == []
 
 
-def test_engines_that_change_are_planned_for_before_the_next_tick_is_due() -> None:
+@on_virtual_time
+async def test_engines_that_change_are_planned_for_before_the_next_tick_is_due() -> None:
     deployment = deployed()
-
-    async def story() -> None:
-        async with deployment.running():
-            await asyncio.sleep(11.0)
-            deployment.actors.mapping.usual = (2, scaled(PROFILE, 0.95))
-            await asyncio.sleep(12.0)
-            deployment.actors.mapping.usual = (3, scaled(PROFILE, 0.7))
-            await asyncio.sleep(25.0)
-
-    in_virtual_time(story())
+    async with deployment.running():
+        await asyncio.sleep(11.0)
+        deployment.actors.mapping.usual = (2, scaled(PROFILE, 0.95))
+        await asyncio.sleep(12.0)
+        deployment.actors.mapping.usual = (3, scaled(PROFILE, 0.7))
+        await asyncio.sleep(25.0)
     # A look every five seconds between ticks: 5 % is for the next tick, 30 % is for now.
     assert deployment.times() == [10.0, 20.0, 25.0, 35.0, 45.0]
     assert [record["id"] for record in deployment.records()] == [0, 1, 2, 3, 4]
 
 
-def test_surfaces_that_change_make_a_new_policy() -> None:
+@on_virtual_time
+async def test_an_interpolator_that_died_leaves_the_last_surfaces() -> None:
     deployment = deployed()
-    versions = []
-
-    async def story() -> None:
-        async with deployment.running():
-            await asyncio.sleep(15.0)
-            versions.append(deployment.state.policy.in_force.version)
-            deployment.actors.mapping.usual = (2, deployment.state.policy.profile)
-            await asyncio.sleep(10.0)
-            versions.append(deployment.state.policy.in_force.version)
-
-    in_virtual_time(story())
-    assert versions == [(0, 1), (0, 2)]
-
-
-def test_an_interpolator_that_died_leaves_the_last_surfaces() -> None:
-    deployment = deployed()
-
-    async def story() -> None:
-        async with deployment.running():
-            await asyncio.sleep(5.0)
-            deployment.actors.mapping.usual = ActorFailure("Interpolator: gone")
-            await asyncio.sleep(10.0)
-
-    in_virtual_time(story())
+    async with deployment.running():
+        await asyncio.sleep(5.0)
+        deployment.actors.mapping.usual = ActorFailure("Interpolator: gone")
+        await asyncio.sleep(10.0)
     assert deployment.records()[0]["reasons"]["kind"] == "sized"
-
-
-def test_measured_values_are_not_mistaken_for_zero() -> None:
-    deployment = deployed()
-    deployment.actors.collecting.usual = lambda: busy(0.0, isl_tokens=math.nan, osl_tokens=math.nan)
-    in_virtual_time(deployment.run_for(15.0))
-    assert deployment.records()[0]["reasons"]["kind"] == "zero_traffic"
-    assert isinstance(deployment.state.measured, Measured)
 
 
 @dataclass
@@ -826,24 +730,21 @@ def test_a_warm_up_trace_that_cannot_be_read_is_no_reason_not_to_plan(caplog) ->
     assert "the warm-up trace cannot be learnt: " in caplog.text
 
 
-def test_what_the_store_does_not_take_is_not_carried_out_and_no_id_is_lost() -> None:
+@on_virtual_time
+async def test_what_the_store_does_not_take_is_not_carried_out_and_no_id_is_lost() -> None:
     """A GCS that is away for three ticks: held meanwhile, and the ids go on without a gap."""
-
-    async def scenario() -> None:
-        deployment = deployed()
-        async with deployment.running():
-            await asyncio.sleep(25.0)
-            before, calls = deployment.records(), len(deployment.pools.calls)
-            deployment.store_away = True
-            await asyncio.sleep(30.0)
-            assert deployment.records() == before
-            assert len(deployment.pools.calls) == calls
-            planner = deployment.status()["planner"]
-            assert (planner["state"], planner["failed_ticks"]) == ("holding", 3)
-            assert planner["reason"] == "the store does not answer within 2 s"
-            deployment.store_away = False
-            await asyncio.sleep(10.0)
-            assert [record["id"] for record in deployment.records()] == list(range(len(before) + 1))
-            assert deployment.status()["planner"]["state"] == "running"
-
-    in_virtual_time(scenario())
+    deployment = deployed()
+    async with deployment.running():
+        await asyncio.sleep(25.0)
+        before, calls = deployment.records(), len(deployment.pools.calls)
+        deployment.store_away = True
+        await asyncio.sleep(30.0)
+        assert deployment.records() == before
+        assert len(deployment.pools.calls) == calls
+        planner = deployment.status()["planner"]
+        assert (planner["state"], planner["failed_ticks"]) == ("holding", 3)
+        assert planner["reason"] == "the store does not answer within 2 s"
+        deployment.store_away = False
+        await asyncio.sleep(10.0)
+        assert [record["id"] for record in deployment.records()] == list(range(len(before) + 1))
+        assert deployment.status()["planner"]["state"] == "running"

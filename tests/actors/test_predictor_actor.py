@@ -22,6 +22,8 @@ from predictors import PredictorError
 from tests.patience import PATIENCE_S
 from tests.stores import MemoryStore
 
+pytestmark = pytest.mark.anyio
+
 SERIES = [(float(100 + 5 * step), 1000.0 + step, 200.0) for step in range(12)]
 
 
@@ -50,13 +52,10 @@ def expected(series, name: str = "kalman"):
     return forecaster.ranged()
 
 
-def test_it_forecasts_what_its_predictors_do() -> None:
-    async def story():
-        predictor = make(MemoryStore())
-        await show(predictor, SERIES)
-        return await predictor.forecast()
-
-    assert asyncio.run(story()) == expected(SERIES)
+async def test_it_forecasts_what_its_predictors_do() -> None:
+    predictor = make(MemoryStore())
+    await show(predictor, SERIES)
+    assert (await predictor.forecast()) == expected(SERIES)
 
 
 def test_for_a_policy_that_judges_forecasts_it_asks_each_predictor_for_the_requests_to_come() -> None:
@@ -111,15 +110,12 @@ def test_a_tick_counts_once_also_after_a_restart() -> None:
     assert asyncio.run(story(first=True)) == asyncio.run(story(first=False)) == expected(SERIES)
 
 
-def test_ticks_that_nobody_measured_are_gaps() -> None:
-    async def story():
-        predictor = make(MemoryStore())
-        await show(predictor, SERIES[:6])
-        await show(predictor, SERIES[6:], first_tick=8)
-        return await predictor.forecast()
-
+async def test_ticks_that_nobody_measured_are_gaps() -> None:
     gap = (math.nan, math.nan, math.nan)
-    assert asyncio.run(story()) == expected([*SERIES[:6], gap, gap, *SERIES[6:]])
+    predictor = make(MemoryStore())
+    await show(predictor, SERIES[:6])
+    await show(predictor, SERIES[6:], first_tick=8)
+    assert (await predictor.forecast()) == expected([*SERIES[:6], gap, gap, *SERIES[6:]])
 
 
 def test_a_long_absence_is_a_bounded_gap() -> None:
@@ -162,33 +158,26 @@ def test_another_predictor_learns_from_the_same_history() -> None:
     assert asyncio.run(story("constant")) == expected(SERIES, "constant")
 
 
-def test_a_warm_up_trace_is_learnt_before_the_first_interval() -> None:
+async def test_a_warm_up_trace_is_learnt_before_the_first_interval() -> None:
     trace = "steady:rate_rps=4,duration_s=200,input_tokens=500,output_tokens=50,seed=1"
-
-    async def story():
-        predictor = make(MemoryStore(), planner__load_predictor_warmup_trace=trace)
-        return await predictor.forecast(), await predictor.status()
-
-    forecast, status = asyncio.run(story())
+    predictor = make(MemoryStore(), planner__load_predictor_warmup_trace=trace)
+    forecast, status = (await predictor.forecast(), await predictor.status())
     assert forecast.requests == pytest.approx(40, rel=0.5)
     assert status["warmed_up_intervals"] > 5
     assert status["failure"] == ""
 
 
-def test_a_warm_up_trace_that_is_not_there_is_said_and_raised_to_who_asks() -> None:
-    async def story():
-        predictor = make(MemoryStore(), planner__load_predictor_warmup_trace="/no/such/trace.jsonl")
-        await predictor.observe(*SERIES[0], 0)
-        with pytest.raises(PredictorError, match="no such"):
-            await predictor.forecast()
-        return await predictor.status()
-
-    status = asyncio.run(story())
+async def test_a_warm_up_trace_that_is_not_there_is_said_and_raised_to_who_asks() -> None:
+    predictor = make(MemoryStore(), planner__load_predictor_warmup_trace="/no/such/trace.jsonl")
+    await predictor.observe(*SERIES[0], 0)
+    with pytest.raises(PredictorError, match="no such"):
+        await predictor.forecast()
+    status = await predictor.status()
     assert "no/such/trace" in status["failure"]
     assert status["intervals"] == 1
 
 
-def test_a_fit_that_takes_long_holds_up_neither_observe_nor_status() -> None:
+async def test_a_fit_that_takes_long_holds_up_neither_observe_nor_status() -> None:
     fitting, finish = threading.Event(), threading.Event()
 
     def slow(config, store):
@@ -196,19 +185,16 @@ def test_a_fit_that_takes_long_holds_up_neither_observe_nor_status() -> None:
         assert finish.wait(PATIENCE_S)
         return restore_models(config, store)
 
-    async def story():
-        predictor = Predictor(config().model_dump_json(), MemoryStore(), slow)
-        assert fitting.wait(PATIENCE_S)
-        await show(predictor, SERIES)
-        asked = [asyncio.create_task(predictor.forecast()) for _ in range(3)]
-        await asyncio.sleep(0)
-        status = await predictor.status()
-        assert not any(task.done() for task in asked)
-        asked[0].cancel()  # the planner has no time left
-        finish.set()
-        return status, await asked[1], await asked[2]
-
-    status, second, third = asyncio.run(story())
+    predictor = Predictor(config().model_dump_json(), MemoryStore(), slow)
+    assert fitting.wait(PATIENCE_S)
+    await show(predictor, SERIES)
+    asked = [asyncio.create_task(predictor.forecast()) for _ in range(3)]
+    await asyncio.sleep(0)
+    status = await predictor.status()
+    assert not any(task.done() for task in asked)
+    asked[0].cancel()  # the planner has no time left
+    finish.set()
+    second, third = await asked[1], await asked[2]
     assert status["intervals"] == len(SERIES)
     assert status["learnt_tick"] is None
     assert status["learning"] > 0

@@ -1,33 +1,17 @@
 """Stores that are slow or away: nothing waits for them longer than it may, and writes keep their order."""
 
-import threading
 from contextlib import suppress
 
 import pytest
 
 from actors.store import InOrder, StoreAway
-from tests.patience import PATIENCE_S
-from tests.stores import MemoryStore
+from tests.stores import GatedStore
 
 pytestmark = pytest.mark.anyio
 
 
-class Gate(MemoryStore):
-    """Takes nothing until it is opened."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open = threading.Event()
-        self.order: list[str] = []
-
-    def put(self, key: str, value: bytes) -> None:
-        assert self.open.wait(PATIENCE_S)
-        self.order.append(key)
-        super().put(key, value)
-
-
 async def test_work_with_a_store_that_is_away_is_left_and_the_loop_goes_on() -> None:
-    store, order = Gate(), InOrder(within_s=0.05)
+    store, order = GatedStore(), InOrder(within_s=0.05)
     with pytest.raises(StoreAway, match=r"does not answer within 0\.05 s"):
         await order.run(lambda: store.put("a", b"1"))
     with pytest.raises(StoreAway):

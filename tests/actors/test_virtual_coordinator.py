@@ -1,18 +1,17 @@
 """The coordinator on an event loop without Ray: who is woken, when, and by what."""
 
 import asyncio
-import threading
 from contextlib import suppress
 
 import pytest
-from virtual_cases import Clock
 
 from actors.store import InOrder, StoreAway
 from actors.virtual_connector.coordinator import VirtualConnectorCoordinator, Waiters
 from actors.virtual_connector.ledger import TooManyWaiters, UnknownDecision
 from headway.config import HeadwayConfig
+from tests.clocks import Clock
 from tests.patience import PATIENCE_S, eventually
-from tests.stores import MemoryStore
+from tests.stores import FailingStore, GatedStore, MemoryStore
 
 SOON_S = 0.05
 
@@ -108,41 +107,24 @@ async def test_a_restart_sets_the_timer_anew():
 
 
 async def test_a_store_that_refuses_keeps_the_decision_back_and_the_timer_trying(monkeypatch):
-    class Refusing(MemoryStore):
-        refuses = False
-
-        def put(self, key: str, value: bytes) -> None:
-            if self.refuses:
-                raise ConnectionError("no store")
-            super().put(key, value)
-
     monkeypatch.setattr("actors.virtual_connector.coordinator.RETRY_S", 0.01)
-    store, clock = Refusing(), Clock()
+    store, clock = FailingStore(), Clock()
     coordinator = started(store, SOON_S, clock=clock)
     await coordinator.propose(*ask(2))
     await coordinator.propose(*ask(3))
     call = asyncio.create_task(coordinator.next(0, PATIENCE_S))
     await waiting(coordinator, 1)
-    store.refuses = True
+    store.fault = ConnectionError("no store")
     clock.now_s += SOON_S
     await eventually(lambda: coordinator.timer_failures >= 2)
     assert not call.done()
-    store.refuses = False
+    store.fault = None
     assert (await call)["decision_id"] == 1
 
 
 async def test_while_the_store_is_away_all_is_answered_but_steps_and_what_is_stored_late_counts(monkeypatch):
-    class Gate(MemoryStore):
-        def __init__(self) -> None:
-            super().__init__()
-            self.open = threading.Event()
-
-        def put(self, key: str, value: bytes) -> None:
-            assert self.open.wait(PATIENCE_S)
-            super().put(key, value)
-
     monkeypatch.setattr("actors.virtual_connector.coordinator.InOrder", lambda: InOrder(within_s=SOON_S))
-    store = Gate()
+    store = GatedStore()
     coordinator = started(store)
     call = asyncio.create_task(coordinator.next(None, PATIENCE_S))
     await waiting(coordinator, 1)

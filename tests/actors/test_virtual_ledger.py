@@ -1,20 +1,18 @@
 """The rules for decisions, one by one; what any sequence of events keeps is in test_virtual_properties."""
 
-import json
-
 import pytest
-from virtual_cases import RULES, TIMEOUT_S, Clock, new_ledger
+from virtual_cases import RULES, TIMEOUT_S, new_ledger
 
 from actors.virtual_connector.coordinator import KEY
 from actors.virtual_connector.ledger import (
     BadProposal,
     Rules,
-    ScalingDecision,
     UnknownDecision,
     UnreadableLedger,
     pool_counts,
 )
 from headway.planning import Role
+from tests.clocks import Clock
 from tests.stores import MemoryStore
 
 
@@ -35,14 +33,6 @@ def issued(kept) -> tuple[int, dict[str, int]]:
     return decision.decision_id, {role.value: count for role, count in decision.targets.items()}
 
 
-def test_the_first_decision_is_number_0_and_ids_rise_by_one():
-    kept = new_ledger()
-    for number in range(4):
-        assert kept.propose(targets(1, number), {}) == {"status": "sent", "decision_id": number}
-        complete(kept, number)
-    assert issued(kept) == (3, targets(1, 3))
-
-
 def test_a_decision_carries_time_and_reasons():
     kept = new_ledger(clock=Clock(1234.5))
     kept.propose(targets(2, 5), {"summary": "more load", "headroom_s": float("nan")})
@@ -57,10 +47,6 @@ def test_a_decision_carries_time_and_reasons():
     }
 
 
-def test_the_first_proposal_is_a_decision_even_if_it_asks_for_the_minimum():
-    assert new_ledger().propose(targets(1, 1), {})["status"] == "sent"
-
-
 @pytest.mark.parametrize("answered", [True, False])
 def test_equal_targets_make_no_new_decision(answered):
     kept = new_ledger()
@@ -71,28 +57,11 @@ def test_equal_targets_make_no_new_decision(answered):
     assert kept.propose({"decode": 3}, {})["status"] == "unchanged"
 
 
-def test_a_partial_update_keeps_the_other_role():
-    kept = new_ledger()
-    kept.propose(targets(2, 3), {})
-    complete(kept, 0)
-    kept.propose({"decode": 7}, {})
-    assert issued(kept) == (1, targets(2, 7))
-
-
 def test_a_partial_update_before_any_decision_takes_the_minimum_for_the_rest():
     rules = Rules(floor={Role.PREFILL: 4, Role.DECODE: 2}, scaling_timeout_s=TIMEOUT_S)
     kept = new_ledger(rules=rules)
     kept.propose({"decode": 7}, {})
     assert issued(kept) == (0, targets(4, 7))
-
-
-def test_partial_updates_meet_in_the_wish():
-    kept = new_ledger()
-    kept.propose(targets(1, 1), {})
-    kept.propose({"prefill": 5}, {})
-    kept.propose({"decode": 6}, {})
-    complete(kept, 0)
-    assert issued(kept) == (1, targets(5, 6))
 
 
 def test_a_pending_decision_blocks_and_the_newest_wish_follows_its_answer():
@@ -137,30 +106,6 @@ def test_the_timeout_frees_the_way_to_the_second():
     assert issued(kept) == (1, targets(2, 2))
     assert kept.ledger.pending
     assert kept.due_in_s is None
-
-
-def test_the_timeout_is_measured_across_a_restart():
-    clock, store = Clock(100.0), MemoryStore()
-    kept = new_ledger(store, clock)
-    kept.propose(targets(1, 1), {})
-    kept.propose(targets(2, 2), {})
-    clock.now_s += TIMEOUT_S - 1.0
-    reborn = new_ledger(store, clock)
-    reborn.elapse()
-    assert (issued(reborn)[0], reborn.due_in_s) == (0, 1.0)
-    clock.now_s += 1.0
-    reborn.elapse()
-    assert issued(reborn) == (1, targets(2, 2))
-
-
-def test_after_the_timeout_the_newest_proposal_is_issued_not_the_older_wish():
-    clock = Clock()
-    kept = new_ledger(clock=clock)
-    kept.propose(targets(1, 1), {})
-    kept.propose(targets(2, 2), {})
-    clock.now_s += TIMEOUT_S
-    assert kept.propose(targets(3, 3), {}) == {"status": "sent", "decision_id": 1}
-    assert issued(kept) == (1, targets(3, 3))
 
 
 def test_a_timed_out_decision_is_not_issued_again_for_the_same_targets():
@@ -231,15 +176,6 @@ def test_a_failure_frees_the_way_and_is_seen():
     assert (failure.decision_id, failure.reason, failure.at_s) == (0, "quota", 50.0)
 
 
-def test_after_a_failure_the_same_targets_make_a_new_decision():
-    kept = new_ledger()
-    kept.propose(targets(1, 1), {})
-    fail(kept, 0)
-    assert kept.ledger.decision.status == "failed"
-    assert kept.propose(targets(1, 1), {}) == {"status": "sent", "decision_id": 1}
-    assert kept.propose(targets(1, 1), {}) == {"status": "unchanged", "decision_id": 1}
-
-
 def test_the_first_answer_counts():
     kept = new_ledger()
     kept.propose(targets(1, 1), {})
@@ -255,32 +191,6 @@ def test_a_failure_is_forgotten_when_a_later_decision_is_carried_out():
     kept.propose(targets(1, 1), {})
     complete(kept, 1)
     assert kept.ledger.failure is None
-
-
-def test_a_clock_set_back_neither_ends_a_wait_early_nor_never():
-    clock = Clock(1_000_000.0)
-    kept = new_ledger(clock=clock)
-    kept.propose(targets(1, 1), {})
-    kept.propose(targets(2, 2), {})
-    clock.now_s = 500_000.0
-    kept.elapse()
-    assert issued(kept)[0] == 0
-    assert kept.due_in_s == TIMEOUT_S
-    clock.now_s += TIMEOUT_S
-    kept.elapse()
-    assert issued(kept) == (1, targets(2, 2))
-
-
-def test_the_ledger_outlives_its_process_whole():
-    clock, store = Clock(), MemoryStore()
-    kept = new_ledger(store, clock)
-    kept.propose(targets(1, 1), {"nested": {"list": [1, 2.5, None, "x"]}})
-    fail(kept, 0)
-    kept.propose(targets(2, 1), {})
-    clock.now_s += TIMEOUT_S
-    kept.propose(targets(2, 2), {})
-    kept.propose(targets(2, 3), {"why": "wish"})
-    assert new_ledger(store, clock).ledger == kept.ledger
 
 
 def test_an_unchanged_ledger_is_not_written_again():
@@ -343,13 +253,6 @@ def test_a_change_of_pools_goes_on_with_the_next_id():
     assert kept.propose({}, {})["status"] == "pending"
     complete(kept, 0)
     assert issued(kept) == (1, {"mixed": 2})
-
-
-def test_a_decision_is_the_same_after_a_trip_through_json():
-    decision = ScalingDecision(
-        decision_id=7, targets={Role.MIXED: 3}, created_at=12.25, reasons={"a": [1]}, status="failed"
-    )
-    assert ScalingDecision.of(json.loads(json.dumps(decision.document()))) == decision
 
 
 def counts(kept) -> dict[str, tuple[int, int, int, int]]:

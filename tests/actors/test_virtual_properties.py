@@ -8,10 +8,11 @@ store.
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from virtual_cases import RULES, TIMEOUT_S, Clock, Killed, MortalStore
+from virtual_cases import RULES, TIMEOUT_S, Killed, MortalStore
 
 from actors.virtual_connector.coordinator import StoredLedger
 from actors.virtual_connector.ledger import UnknownDecision
+from tests.clocks import Clock
 
 POOLS = ("prefill", "decode")
 COUNTS = st.integers(0, 3)
@@ -26,7 +27,7 @@ class VirtualConnector(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.store = MortalStore()
-        self.clock = Clock()
+        self.clock = Clock(1_000_000.0)
         self.ledger = self.opened()
         self.asked = {role.value: count for role, count in RULES.floor.items()}
         self.proposed = False

@@ -13,7 +13,8 @@ from actors.virtual_connector.connector import VirtualConnector
 from actors.virtual_connector.coordinator import KEY, StoredLedger
 from headway.config import HeadwayConfig
 from headway.planning import Role
-from tests.actors.virtual_cases import RULES, Clock, new_ledger
+from tests.actors.virtual_cases import RULES, new_ledger
+from tests.clocks import Clock
 from tests.conformance.connector_worlds import LocalActor
 from tests.stores import MemoryStore
 

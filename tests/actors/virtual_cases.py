@@ -3,20 +3,11 @@
 from actors.virtual_connector.coordinator import StoredLedger
 from actors.virtual_connector.ledger import Rules
 from headway.planning import Role
+from tests.clocks import Clock
 from tests.stores import MemoryStore
 
 TIMEOUT_S = 1800.0
 RULES = Rules(floor={Role.PREFILL: 1, Role.DECODE: 1}, scaling_timeout_s=TIMEOUT_S)
-
-
-class Clock:
-    """Shows what it was set to."""
-
-    def __init__(self, now_s: float = 1_000_000.0) -> None:
-        self.now_s = now_s
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 class Killed(BaseException):

@@ -44,32 +44,11 @@ class LocalActor:
         self._target = None
 
 
-class ReportingWorld:
-    """The virtual connector to a fleet that others started, whose orchestrator reports what there is."""
-
-    def __init__(self) -> None:
-        config = HeadwayConfig.model_validate({"engine": {"kind": "external"}})
-        self._coordinator = VirtualConnectorCoordinator(config.model_dump_json(), MemoryStore())
-        self._actor = LocalActor(self._coordinator)
-        self.connector: Connector = VirtualConnector(config, self._actor)
-
-    async def carry_out(self) -> None:
-        while (decision := await self._coordinator.next(None, 0.0)) is not None:
-            await self._coordinator.complete(decision["decision_id"])
-            await self.report(decision["targets"])
-
-    async def report(self, counts: Mapping[str, int]) -> None:
-        await self._coordinator.report({name: {"ready": count} for name, count in counts.items()})
-
-    async def go_away(self) -> None:
-        self._actor.end()
-
-
 class VirtualWorld:
     """The virtual connector, its coordinator in the same process, and an orchestrator that obeys."""
 
-    def __init__(self) -> None:
-        config = HeadwayConfig()
+    def __init__(self, kind: str = "simulated") -> None:
+        config = HeadwayConfig.model_validate({"engine": {"kind": kind}})
         self._coordinator = VirtualConnectorCoordinator(config.model_dump_json(), MemoryStore())
         self._actor = LocalActor(self._coordinator)
         self.connector: Connector = VirtualConnector(config, self._actor)
@@ -77,9 +56,23 @@ class VirtualWorld:
     async def carry_out(self) -> None:
         while (decision := await self._coordinator.next(None, 0.0)) is not None:
             await self._coordinator.complete(decision["decision_id"])
+            await self.told(decision["targets"])
+
+    async def told(self, counts: Mapping[str, int]) -> None:
+        """It need not report what there is."""
 
     async def go_away(self) -> None:
         self._actor.end()
+
+
+class ReportingWorld(VirtualWorld):
+    """The same to a fleet that others started, whose orchestrator reports what there is."""
+
+    def __init__(self) -> None:
+        super().__init__("external")
+
+    async def told(self, counts: Mapping[str, int]) -> None:
+        await self._coordinator.report({name: {"ready": count} for name, count in counts.items()})
 
 
 @asynccontextmanager
@@ -90,7 +83,7 @@ async def virtual() -> AsyncIterator[World]:
 @asynccontextmanager
 async def reported() -> AsyncIterator[World]:
     world = ReportingWorld()
-    await world.report({"prefill": 1, "decode": 1})
+    await world.told({"prefill": 1, "decode": 1})
     yield world
 
 

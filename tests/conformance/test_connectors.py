@@ -59,13 +59,6 @@ async def test_it_is_ready_and_shows_the_configured_pools(world):
     }
 
 
-async def test_new_targets_are_taken_before_they_are_reached(world):
-    action = await world.connector.set_targets(pools(1, 3), REASONS)
-    assert action.status == "sent"
-    state = await world.connector.state()
-    assert {role: counts.desired for role, counts in state.items()} == pools(1, 3)
-
-
 async def test_replicas_follow_up_and_down(world):
     await scaled(world, pools(1, 3))
     await scaled(world, pools(2, 1))

@@ -31,7 +31,7 @@ from actors.collector.tracker import Tracker
 from actors.metric_collector import MetricCollector
 from headway.config import HeadwayConfig
 from headway.planning import Role
-from tests.actors.collector_cases import Clock
+from tests.clocks import Clock
 from tests.exporter import Exporter
 from tests.prometheus_process import PrometheusProcess, need_prometheus
 from tests.stores import MemoryStore

@@ -201,16 +201,6 @@ def test_structured_outputs_are_the_simplest(wanted: dict[str, Any], text: str):
     assert (choice["text"], choice["finish_reason"]) == (text, "stop")
 
 
-def test_a_response_and_its_events():
-    document = ask(RESPONSES, input="Hi")
-    assert (document["status"], document["output"][0]["content"][0]["text"]) == ("incomplete", "abc")
-    events = ask(RESPONSES, input="Hi", stream=True)
-    assert [event["sequence_number"] for event in events] == list(range(len(events)))
-    deltas = [event["delta"] for event in events if event["type"] == "response.output_text.delta"]
-    assert "".join(deltas) == "abc"
-    assert events[-1]["response"]["usage"]["output_tokens"] == 3
-
-
 # Stop strings: the same as on the whole text, wherever the borders between chunks are.
 
 letters = st.text("ab", max_size=12)

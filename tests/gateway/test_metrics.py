@@ -19,20 +19,11 @@ from serve_apps.gateway.app import GatewayApp, make_app
 from serve_apps.gateway.backend import ChunkSink, Overloaded, ReplicaLost, Timeline
 from serve_apps.gateway.metrics import GAPS_S, LENGTHS, WAITS_S, Histogram, grid, whole_grid
 from serve_apps.gateway.slo_targets import SloTargets
+from tests.clocks import Clock
 from tests.gateway.doubles import ScriptedBackend
 from tests.gateway.serving import asked
 
 CONFIG = HeadwayConfig.model_validate({"model": "m", "slo": {"ttft_ms": 300, "itl_ms": 20}})
-
-
-class Clock:
-    """Stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 class Timed(ScriptedBackend):

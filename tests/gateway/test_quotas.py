@@ -12,17 +12,10 @@ from hypothesis import strategies as st
 from headway.config import HeadwayConfig
 from serve_apps.faults import OverLimit, Shed
 from serve_apps.gateway.quotas import KeyLimits, Places, Quotas
+from tests.clocks import Clock
 from tests.gateway.doubles import WAIT, ScriptedBackend, chunks
 from tests.gateway.serving import post, serving, until
 from tests.patience import PATIENCE_S
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def books() -> tuple[Quotas, Clock]:

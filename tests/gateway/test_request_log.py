@@ -13,19 +13,12 @@ from serve_apps.engines.protocol import TokenChunk
 from serve_apps.gateway.backend import Overloaded, ReplicaLost
 from serve_apps.gateway.request_log import MOST_ROWS, RequestLog
 from serve_apps.gateway.slo_targets import SloTargets
+from tests.clocks import Clock
 from tests.gateway.conftest import Serve
 from tests.gateway.doubles import ScriptedBackend, chunks
 from tests.gateway.test_http import call, post
 
 ASKED = {"model": "m", "prompt": [7] * 12, "max_tokens": 9}
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def filled(requests: int, most_rows: int) -> tuple[RequestLog, Clock]:

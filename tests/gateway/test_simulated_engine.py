@@ -27,26 +27,6 @@ def load(running: Running) -> tuple[int, int, float]:
     return only.running, only.waiting, only.kv_usage
 
 
-def test_streamed_and_whole_outputs_are_the_same(running: Running):
-    asked = {"model": "m", "prompt": "Why is the sky blue?", "max_tokens": 20, "seed": 3}
-    with client(running) as api:
-        whole = api.completions.create(**asked)
-        events = list(api.completions.create(**asked, stream=True))
-    assert whole.usage.completion_tokens == 20
-    assert whole.choices[0].text.startswith(" [simulated]")
-    assert "".join(event.choices[0].text for event in events) == whole.choices[0].text
-    assert events[-1].choices[0].finish_reason == "length"
-
-
-def test_a_client_that_goes_frees_the_engine(running: Running):
-    with client(running) as api:
-        stream = api.completions.create(model="m", prompt="Hi", max_tokens=LONG, stream=True)
-        next(stream)
-        assert load(running)[0] == 1
-        stream.close()
-    until(lambda: load(running) == (0, 0, 0.0))
-
-
 class Day(BaseModel):
     sunny: bool
     degrees: int = Field(ge=5)

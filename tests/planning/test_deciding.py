@@ -15,7 +15,8 @@ from headway.planning import Decision, PlanningError, PoolLimits, Role, make_pol
 from headway.planning.deciding import PolicyError, check_decision
 from headway_cli.app import run
 from headway_cli.job import Job, execute
-from tests.actors.planner_cases import Deployment, in_virtual_time, settings
+from tests.actors.planner_cases import Deployment, settings
+from tests.engines.virtual_loop import run as in_virtual_time
 from tests.installed_package import installed_package
 
 NAN = float("nan")

@@ -39,8 +39,18 @@ def found(*args, **options):
     return excess(outcomes(*args, **options), BUDGET, HALF_LIFE_S)
 
 
-def test_a_fleet_that_loses_what_replays_say_has_no_excess():
-    assert found([10] * 60, lambda u: 0.001) is None
+@pytest.mark.parametrize(
+    ("ready", "share", "pace"),
+    [
+        ([10] * 60, 0.001, 1.0),
+        ([10] * 5, 0.5, 1.0),
+        ([9] * 60, 1.0, 1.0),
+        ([10] * 40, 0.3, [0.7] * 38 + [1, 1]),
+    ],
+    ids=["as replays say", "a few intervals", "too few replicas", "engines that have changed"],
+)
+def test_where_nothing_can_be_said_there_is_no_excess(ready, share, pace):
+    assert found(ready, lambda _: share, pace=pace) is None
 
 
 def test_an_excess_is_found_with_the_replicas_that_mend_it():
@@ -63,23 +73,11 @@ def test_a_first_suspicion_is_tried():
     assert 1.0 < each.larger < 1.5
 
 
-def test_a_few_intervals_say_nothing():
-    assert found([10] * 5, lambda u: 0.5) is None
-
-
-def test_intervals_in_which_too_few_replicas_stood_say_nothing():
-    assert found([9] * 60, lambda u: 1.0) is None
-
-
 def test_replicas_that_have_just_come_do_not_count():
     early = OutcomeHistory()
     for place, ready in enumerate([5] + [10] * (BEFORE + 1)):
         early = early.add((place + 1) * INTERVAL_S, ready, curve(), 1.0, BUDGET)
     assert early.provision.tolist() == [0.5] * (BEFORE + 1) + [1.0]
-
-
-def test_engines_that_have_changed_begin_anew():
-    assert found([10] * 40, lambda u: 0.3, pace=[0.7] * 38 + [1.0] * 2) is None
 
 
 def test_one_bad_interval_is_not_taken_for_a_rule():
@@ -113,12 +111,6 @@ def test_curves_with_an_excess_fall_and_stay_within_what_came(lost, share, slope
     assert raised.lost.max() == falling[0]
     (least,) = least_within(np.array([0, len(falling)]), falling, BUDGET)
     assert len(raised.lost) >= min(2 * least, 2) + 1
-
-
-def test_a_history_without_a_planned_excess_is_the_same_object():
-    history = PoolHistory().add(1.0, curve(), 960)
-    beyond = Excess(share=0.5, provision=1.0, slope=0.1, larger=float("inf"), intervals=9)
-    assert with_excess(history, None, BUDGET) is with_excess(history, beyond, BUDGET) is history
 
 
 def test_operators_read_what_is_lost_and_what_is_done():

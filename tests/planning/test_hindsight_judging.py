@@ -9,8 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.planning.hindsight.backtest import (
-    FACTORS,
-    FORECASTS,
     PEAK,
     SMOOTHINGS,
     STEADY,
@@ -43,13 +41,6 @@ def past(works, enough, most=960):
 
 def chosen(history, budget=0.01, lead=1):
     return choose({Role.PREFILL: backtest(history, lead, INTERVAL_S, 240.0)}, GPUS, budget)[Role.PREFILL]
-
-
-def test_curves_of_different_lengths_are_kept_apart_and_the_oldest_forgotten():
-    history = past([1.0, 2.0, 3.0], [2, 5, 3], most=2)
-    assert history.work.tolist() == [2.0, 3.0]
-    assert np.diff(history.starts).tolist() == [6, 4]
-    assert history.lost.tolist() == [100] * 5 + [0] + [100] * 3 + [0]
 
 
 def test_an_interval_that_was_not_measured_asks_for_nothing():
@@ -176,12 +167,6 @@ def test_of_options_that_the_past_cannot_tell_apart_the_forecast_is_taken_at_its
     assert option.factor == pytest.approx(1.0, abs=0.03)
 
 
-def test_two_intervals_are_enough_to_judge():
-    judged = backtest(past([1.0, 1.0], [1, 1]), 3, INTERVAL_S, 240.0)
-    assert judged.lost.shape == (len(FORECASTS), len(FACTORS))
-    assert judged.requests == pytest.approx(100.0 + 100.0 * 0.5 ** (1 / 240.0))
-
-
 def test_the_typical_need_is_what_half_of_the_intervals_had():
     judged = backtest(
         past([2.0] * 60, [9 if tick % 5 == 0 else 3 for tick in range(60)]), 1, INTERVAL_S, 240.0
@@ -204,19 +189,10 @@ def level(work, smoothing):
     return forecasts(np.asarray(work, float))[SMOOTHINGS.index(smoothing)]
 
 
-def test_constant_work_is_forecast_exactly_by_all():
+def test_levels_follow_by_their_smoothing_and_the_peak_is_the_largest_so_far():
     assert forecasts(np.full(40, 2.5)) == pytest.approx(2.5)
-
-
-def test_the_first_values_weigh_alike():
-    assert level([1.0, 2.0, 6.0], 0.05) == pytest.approx([1.0, 1.5, 3.0])
-
-
-def test_a_level_follows_by_its_smoothing():
+    assert level([1.0, 2.0, 6.0], 0.05) == pytest.approx([1.0, 1.5, 3.0]), "the first values weigh alike"
     assert level([2.0] * 30 + [4.0, 4.0], 0.5)[-2:] == pytest.approx([3.0, 3.5])
-
-
-def test_the_peak_is_the_largest_work_so_far():
     assert forecasts(np.array([1.0, 4.0, 2.0, 5.0, 0.0]))[PEAK].tolist() == [1.0, 4.0, 4.0, 5.0, 5.0]
 
 
@@ -232,20 +208,13 @@ def pool(waiting, ready=2):
     return PoolState(desired=ready, starting=0, ready=ready, draining=0, running=0.0, waiting=waiting)
 
 
-def test_a_queue_that_drains_in_time_adds_nothing():
-    assert replicas_for_queue(pool(10.0), 0.1, ttft_s=2.0, needed=4) == 0
-
-
-def test_work_beyond_that_is_spread_over_a_minute():
-    assert replicas_for_queue(pool(2000.0), 0.1, ttft_s=2.0, needed=9) == 4
-
-
-def test_at_most_as_many_again():
-    assert replicas_for_queue(pool(1e6), 0.1, ttft_s=2.0, needed=3) == 3
-
-
-def test_what_is_not_measured_adds_nothing():
-    assert replicas_for_queue(pool(nan), 0.1, 2.0, 3) == replicas_for_queue(pool(50.0), nan, 2.0, 3) == 0
+@pytest.mark.parametrize(
+    ("waiting", "work_s", "needed", "more"),
+    [(10.0, 0.1, 4, 0), (2000.0, 0.1, 9, 4), (1e6, 0.1, 3, 3), (nan, 0.1, 3, 0), (50.0, nan, 3, 0)],
+    ids=["drains in time", "spread over a minute", "as many again at most", "unmeasured", "unknown work"],
+)
+def test_replicas_for_a_queue(waiting, work_s, needed, more):
+    assert replicas_for_queue(pool(waiting), work_s, ttft_s=2.0, needed=needed) == more
 
 
 @given(st.floats(0.0, 1e6), st.floats(0.0, 1e6))

@@ -8,7 +8,7 @@ from planning_cases import PROFILE, observed, run, settings
 
 from headway.engine import EngineRules
 from headway.planning import PoolState, Role, Slo, make_policy
-from headway.planning.hindsight.needs import as_typical, slow_lines, slow_replicas
+from headway.planning.hindsight.needs import as_typical, slow_replicas
 from headway.planning.replay import ReplayEngine
 
 ENGINE = ReplayEngine.of(PROFILE, Slo(ttft_s=0.2, itl_s=0.020), EngineRules(max_batch_size=64))
@@ -77,9 +77,3 @@ def test_the_plan_holds_what_they_lack_and_says_so(role):
     assert "slow" not in before.reasons
     assert "slow" not in before.reasons["inputs"]
     json.dumps(after.reasons)
-
-
-def test_one_line_a_pool():
-    (line,) = slow_lines({Role.DECODE: replace(found(decode=(1.5,))[Role.DECODE], lacking=1)})
-    assert line.startswith("decode: 1 of 8 replicas takes 1.5 times as long as the others and serves ")
-    assert line.endswith("of what one of them does; 1 more is held for it")

@@ -71,14 +71,6 @@ static = even_policy:EVEN
 """
 
 
-ENTRY_POINTS = """[headway.policies]
-even = even_policy:EVEN
-broken = even_policy:NOTHING
-wrong = even_policy:Even
-static = even_policy:EVEN
-"""
-
-
 @pytest.fixture(autouse=True)
 def package(tmp_path: Path):
     """A package that is installed beside headway, with a policy and one that cannot be loaded."""

@@ -12,7 +12,8 @@ from headway.config import load_config
 from headway.planning import Decision, PoolLimits, PoolState, Role
 from headway.planning.deciding import Bounds, check_decision, in_steps
 from headway_cli.job import Job, execute
-from tests.actors.planner_cases import Deployment, in_virtual_time, settings
+from tests.actors.planner_cases import Deployment, settings
+from tests.engines.virtual_loop import run as in_virtual_time
 
 PREFILL, DECODE = Role.PREFILL, Role.DECODE
 LIMITS = {PREFILL: PoolLimits(max_replicas=20), DECODE: PoolLimits(max_replicas=20)}

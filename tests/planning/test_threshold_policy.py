@@ -45,42 +45,26 @@ def test_running_and_waiting_count_against_the_target_per_role():
     assert decision.reasons["threshold"]["decode"] == {"ongoing": 51.0, "target_ongoing": 10.0, "wish": 6}
 
 
-def test_more_is_wanted_for_the_whole_delay_before_it_is_given():
-    assert decode_targets(threshold(), [50, 60, 70, 80, 80]) == [3, 3, 3, 8, 8]
-
-
-def test_each_step_up_waits_for_the_delay():
-    assert decode_targets(threshold(), [50, 50, 50, 50, 80, 80, 80, 80]) == [3, 3, 3, 5, 5, 5, 5, 8]
-
-
-def test_a_dip_starts_the_delay_anew():
-    assert decode_targets(threshold(), [50, 50, 30, 50, 50, 50, 50]) == [3, 3, 3, 3, 3, 3, 5]
-
-
-def test_fewer_is_the_largest_wish_of_the_window():
-    policy = threshold(down=40.0)
-    assert decode_targets(policy, [30, 10, 20, 10, 10, 10, 10, 10]) == [3, 3, 3, 3, 2, 2, 1, 1]
-
-
-def test_the_count_found_at_first_belongs_to_the_window():
-    assert decode_targets(threshold(down=30.0), [10, 10, 10, 10]) == [3, 3, 3, 1]
-
-
-def test_without_delays_the_wish_is_the_target():
-    assert decode_targets(threshold(up=0.0, down=0.0), [30, 70, 10, 0, 41]) == [3, 7, 1, 1, 5]
-
-
-def test_a_window_shorter_than_the_interval_still_scales_down():
-    assert decode_targets(threshold(down=5.0), [30, 10, 10]) == [3, 1, 1]
-
-
-def test_zero_traffic_goes_to_the_minimum_after_the_delay():
-    assert decode_targets(threshold(down=20.0), [0, 0, 0]) == [3, 3, 1]
-
-
-def test_unmeasured_load_holds_and_restarts_the_delays():
-    assert decode_targets(threshold(), [50, 50, 50, NAN, 50, 50, 50, 50]) == [3, 3, 3, 3, 3, 3, 3, 5]
-    assert decode_targets(threshold(down=30.0), [10, 10, NAN, 10, 10, 10]) == [3, 3, 3, 3, 3, 1]
+@pytest.mark.parametrize(
+    ("delays", "loads", "expected"),
+    [
+        # More is wanted for the whole delay before it is given; each step waits, and a dip begins anew.
+        ({}, [50, 60, 70, 80, 80], [3, 3, 3, 8, 8]),
+        ({}, [50, 50, 50, 50, 80, 80, 80, 80], [3, 3, 3, 5, 5, 5, 5, 8]),
+        ({}, [50, 50, 30, 50, 50, 50, 50], [3, 3, 3, 3, 3, 3, 5]),
+        # Fewer is the largest wish of the window, to which the count found at first belongs.
+        ({"down": 40.0}, [30, 10, 20, 10, 10, 10, 10, 10], [3, 3, 3, 3, 2, 2, 1, 1]),
+        ({"down": 30.0}, [10, 10, 10, 10], [3, 3, 3, 1]),
+        ({"down": 20.0}, [0, 0, 0], [3, 3, 1]),
+        ({"down": 5.0}, [30, 10, 10], [3, 1, 1]),
+        ({"up": 0.0, "down": 0.0}, [30, 70, 10, 0, 41], [3, 7, 1, 1, 5]),
+        # Load that is not measured holds, and begins both delays anew.
+        ({}, [50, 50, 50, NAN, 50, 50, 50, 50], [3, 3, 3, 3, 3, 3, 3, 5]),
+        ({"down": 30.0}, [10, 10, NAN, 10, 10, 10], [3, 3, 3, 3, 3, 1]),
+    ],
+)
+def test_targets_follow_the_load_after_the_delays(delays, loads, expected):
+    assert decode_targets(threshold(**delays), loads) == expected
 
 
 @pytest.mark.parametrize("load", [{"running": NAN}, {"waiting": NAN}, {"running": -5.0}])

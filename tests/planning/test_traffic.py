@@ -7,7 +7,6 @@ import pytest
 
 from headway.planning import PlanningError, Traffic, make_policy
 from headway.planning.hindsight.learning import synthetic_traffic
-from headway.planning.policies import jsonable
 from tests.planning.planning_cases import PROFILE, first, observed, settings
 
 NAN = float("nan")
@@ -104,8 +103,3 @@ def test_reasons_hold_the_counts_of_the_traffic_and_none_of_its_columns(name):
     assert plain["inputs"]["traffic"] is None
     assert reasons["inputs"]["traffic"] == {"arrivals": 50_000, "completions": 50_000}
     assert len(json.dumps(reasons)) < len(json.dumps(plain)) + 100
-
-
-def test_an_observation_as_json_has_no_columns():
-    seen = observed(traffic=traffic(arrival_s=[1.0], input_tokens=[2.0]))
-    assert jsonable(seen)["traffic"] == {"arrivals": 1, "completions": 0}

@@ -118,11 +118,6 @@ def test_profiles_of_gpu_types_travel_as_absolute_paths_or_shipped_names(config_
     }
 
 
-def test_a_shipped_profile_stays_a_name():
-    config = read_arguments({"engine.profile": "llama-3.1-8b_h100_tp1"}, "disaggregated")
-    assert config.engine.profile == "llama-3.1-8b_h100_tp1"
-
-
 @pytest.mark.parametrize("module", ["serve_apps.disagg", "serve_apps.agg"])
 def test_importing_does_nothing(module):
     program = (

@@ -8,7 +8,6 @@ import pytest
 
 from headway.planning import Role
 from headway.planning.advice.ledger import (
-    COARSE,
     FINE,
     MOST_POINTS,
     SUMS,
@@ -42,15 +41,6 @@ def test_old_intervals_become_hours_and_nothing_is_lost() -> None:
     assert whole.planned_replica_s == {Role.MIXED: pytest.approx(7.0 * whole.seconds)}
     starts = [each.start_s for each in (*ledger.hours, *ledger.rows)]
     assert starts == sorted(starts)
-
-
-def test_a_week_is_small() -> None:
-    ledger = filled(7 * 2880)
-    assert len(ledger.rows) <= FINE
-    assert len(ledger.hours) < 7 * 24
-    stored = json.dumps([each.dump() for each in ledger.rows])
-    assert len(stored) < 1_500_000
-    assert COARSE > 60 * 24
 
 
 def test_rows_come_back_from_the_store() -> None:

@@ -42,9 +42,13 @@ def kept_up(curve, most=4):
     return np.unique(np.linspace(first, len(curve.lost) - 1, most).astype(int)).tolist()
 
 
-@pytest.mark.parametrize("case", SPLIT)
-def test_prefill_loses_as_in_the_simulator(case):
+@pytest.mark.parametrize(
+    ("case", "chunk_tokens"),
+    [*((case, 0) for case in SPLIT), *((case, 1024) for case in ("poisson", "bursty", "long prompts"))],
+)
+def test_prefill_loses_as_in_the_simulator(case, chunk_tokens):
     of, requests = SPLIT[case]
+    of = replace(of, chunk_tokens=chunk_tokens)
     judged = attainable(of, requests)
     curve = prefill_losses(of, requests, 0, 1)
     decodes = 2 * len(decode_losses(of, requests, 0, 1).lost)
@@ -54,20 +58,6 @@ def test_prefill_loses_as_in_the_simulator(case):
         return (simulated(of, requests, fleet)[0] & judged).sum()
 
     assert_alike(curve, kept_up(curve), missed)
-
-
-@pytest.mark.parametrize("case", ["poisson", "bursty", "long prompts"])
-def test_prefill_replicas_that_chunk_lose_as_in_the_simulator(case):
-    of, requests = SPLIT[case]
-    of = replace(of, chunk_tokens=1024)
-    judged = attainable(of, requests)
-    curve = prefill_losses(of, requests, 0, 1)
-    fleet = {Role.DECODE: 2 * len(decode_losses(of, requests, 0, 1).lost)}
-    assert_alike(
-        curve,
-        kept_up(curve),
-        lambda n: (simulated(of, requests, {Role.PREFILL: n, **fleet})[0] & judged).sum(),
-    )
 
 
 @pytest.mark.parametrize("case", SPLIT)
