@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,6 @@ from actors.store import Store, StoreAway
 from headway.config import HeadwayConfig, load_config
 from headway.planning import Decision, LoadForecast, Observation, Role, Traffic
 from headway.planning.documents import ComponentHealth
-from tests.engines.virtual_loop import VirtualLoop
 from tests.planning.planning_cases import PROFILE
 from tests.stores import MemoryStore
 
@@ -257,10 +256,3 @@ class Deployment:
 
     def times(self) -> list[float]:
         return [round(record["created_at"] - EPOCH, 6) for record in self.records()]
-
-
-@contextlib.contextmanager
-def virtual() -> Iterator[Callable[[Coroutine[Any, Any, Any]], Any]]:
-    """One virtual loop for several runs."""
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        yield runner.run

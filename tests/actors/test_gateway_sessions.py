@@ -17,23 +17,11 @@ from headway.planning import Role
 from headway.routing import ReplicaLoad, ReplicaUpdate, ShedReason
 from headway.routing.decide.context import Refusal
 from headway.routing.decide.scheduler import Scheduler
-from tests.actors.router_cases import asked, batch, gone, hello, on, ready, sessions
+from tests.actors.router_cases import asked, batch, hello, on, ready, sessions
 
 
 def placed(answer):
     return {placement.request_id: placement.decode_replica for placement in answer.messages.placements}
-
-
-def test_a_gateway_that_has_not_said_hello_is_not_known():
-    assert not sessions().exchange(0.0, "g", batch(Submit(0.0, asked("r")))).known
-
-
-def test_what_follows_at_once_comes_back_with_the_answer():
-    made = sessions()
-    answer = made.exchange(0.0, "g", hello(ready("a"), Submit(0.0, asked("r"))))
-    assert answer.known
-    assert placed(answer) == {"r": "a"}
-    assert made.router.running == 1
 
 
 def test_times_are_shifted_to_the_routers_clock_and_never_go_back():
@@ -74,14 +62,6 @@ def test_utilisation_is_sampled_while_replicas_say_nothing_new():
     assert made.router.metrics()["busy"] == {("mixed", "a"): 0.0}
 
 
-def test_a_lost_attempt_gets_another_place():
-    made = sessions()
-    made.exchange(0.0, "g", hello(ready("a"), Submit(0.0, asked("r"))))
-    answer = made.exchange(1.0, "g", batch(ready("b"), gone("a"), Again(1.0, asked("r"))))
-    (placement,) = answer.messages.placements
-    assert (placement.decode_replica, placement.attempt) == ("b", 2)
-
-
 def test_a_lost_attempt_that_the_router_never_knew_is_a_new_request():
     made = sessions()
     # Its replica has gone before the router heard of it, so that it can't be restored.
@@ -89,26 +69,6 @@ def test_a_lost_attempt_that_the_router_never_knew_is_a_new_request():
     assert "r" not in made.router
     assert placed(made.exchange(1.0, "g", batch(Again(1.0, asked("r"))))) == {"r": "b"}
     assert "r" in made.router
-
-
-def test_a_hello_restores_what_runs_and_asks_anew_for_what_waits():
-    made = sessions()
-    answer = made.exchange(
-        0.0, "g", hello(ready("a"), Placed(0.0, on("a", asked("r"))), Submit(0.0, asked("s")))
-    )
-    assert placed(answer) == {"s": "a"}
-    assert made.router.running == 2
-
-
-def test_what_a_later_hello_does_not_name_has_ended():
-    made = sessions()
-    made.exchange(0.0, "g", hello(ready("a"), Submit(0.0, asked("r")), Submit(0.0, asked("s"))))
-    assert made.router.running == 2
-    kept = on("a", asked("r"))
-    made.exchange(1.0, "g", hello(ready("a"), Placed(0.0, kept), session=2))
-    assert made.router.running == 1
-    made.exchange(2.0, "g", batch(Completed(2.0, "r", 10), session=2))
-    assert made.router.running == 0
 
 
 def test_batches_of_an_earlier_session_are_not_heard():
@@ -138,15 +98,6 @@ def test_a_silent_gateway_is_gone_and_its_requests_with_it():
     assert len(made.gateways) == 1
     assert made.router.running == 1
     assert not made.exchange(SILENT_S + 2.0, "one", batch()).known
-
-
-def test_what_waits_too_long_is_shed_by_letter():
-    made = sessions(**{"routing.queue.max_wait_s": 5.0})
-    made.exchange(0.0, "g", hello(Submit(0.0, asked("r"))))
-    assert made.router.next_due_s == pytest.approx(5.0)
-    made.expire(6.0)
-    (shed,) = made.gateways.take("g").sheds
-    assert shed.request_id == "r"
 
 
 class Broken(Exception):

@@ -28,7 +28,6 @@ from tests.actors.planner_cases import (
     busy,
     settings,
     unhealthy,
-    virtual,
 )
 from tests.engines.virtual_loop import on_virtual_time
 from tests.engines.virtual_loop import run as in_virtual_time
@@ -38,19 +37,15 @@ from tests.stores import MemoryStore
 HEAVY, LIGHT = 800.0, 10.0
 
 
-def deployed(**changes):
-    return Deployment(**changes)
-
-
 def test_ticks_come_on_a_steady_grid_from_one_interval_after_ready() -> None:
-    deployment = deployed()
+    deployment = Deployment()
     in_virtual_time(deployment.run_for(45.0))
     assert deployment.times() == [10.0, 20.0, 30.0, 40.0]
     assert [record["id"] for record in deployment.records()] == [0, 1, 2, 3]
 
 
 def test_a_slow_collector_does_not_make_the_grid_drift() -> None:
-    deployment = deployed(actors=ScriptedActors(collecting=Script(busy, delay_s=1.5)))
+    deployment = Deployment(actors=ScriptedActors(collecting=Script(busy, delay_s=1.5)))
     in_virtual_time(deployment.run_for(45.0))
     assert deployment.times() == [11.5, 21.5, 31.5, 41.5]
     assert deployment.actors.collecting.calls == [10.0, 20.0, 30.0, 40.0]
@@ -59,7 +54,7 @@ def test_a_slow_collector_does_not_make_the_grid_drift() -> None:
 
 @on_virtual_time
 async def test_nothing_is_decided_before_everything_is_ready_and_the_reason_shows() -> None:
-    deployment = deployed()
+    deployment = Deployment()
     deployment.pools.readiness.answers = [Ready(ok=False, reason="Decode has no running replica")] * 3
     missing = "Interpolator: no such profile directory"
     deployment.actors.readiness.answers = [missing, missing, "", missing, missing]
@@ -81,7 +76,7 @@ async def test_nothing_is_decided_before_everything_is_ready_and_the_reason_show
 
 @on_virtual_time
 async def test_since_when_nothing_was_decided_is_told_until_the_first_decision() -> None:
-    deployment = deployed()
+    deployment = Deployment()
     deployment.pools.readiness.answers = [Ready(ok=False, reason="Decode has no running replica")] * 3
     told = []
     async with deployment.running():
@@ -101,7 +96,7 @@ def test_metrics_without_single_requests_are_judged_by_their_ttft() -> None:
         completed=100.0,
         ttft_s=LengthHistogram(bounds=(0.2, 0.9, 4.0), counts=(60.0, 0.0, 40.0, 0.0), mean=1.0),
     )
-    deployment = deployed(config=settings(slo__ttft_ms=900.0))
+    deployment = Deployment(config=settings(slo__ttft_ms=900.0))
     deployment.actors.collecting.usual = lambda: busy(100.0, attainment=math.nan, counted=counted)
     in_virtual_time(deployment.run_for(15.0))
     (record,) = deployment.records()
@@ -112,7 +107,7 @@ def test_metrics_without_single_requests_are_judged_by_their_ttft() -> None:
 
 
 def test_pools_follow_the_load_up_and_down() -> None:
-    deployment = deployed()
+    deployment = Deployment()
     deployment.actors.collecting.answers = [lambda: busy(HEAVY)] * 2 + [lambda: busy(LIGHT)] * 2
     in_virtual_time(deployment.run_for(45.0))
     decode = [record["targets"]["decode"] for record in deployment.records()]
@@ -129,7 +124,7 @@ def test_pools_follow_the_load_up_and_down() -> None:
 def test_the_policy_sees_requests_made_of_counts_and_a_record_can_make_them_again() -> None:
     lengths = LengthHistogram(bounds=(100.0, 5_000.0), counts=(90.0, 10.0, 0.0), mean=400.0)
     counted = CountedTraffic(start_s=0.0, steps=((2.0, 70.0), (4.0, 30.0)), input_tokens=lengths)
-    deployment = deployed()
+    deployment = Deployment()
     deployment.actors.collecting.usual = lambda: busy(HEAVY, counted=counted)
     in_virtual_time(deployment.run_for(15.0))
     (record,) = deployment.records()
@@ -146,7 +141,7 @@ def test_the_policy_sees_single_requests_and_records_hold_their_counts() -> None
     count = 50_000
     columns = ("arrival_s", "input_tokens", "completed_input_tokens", "completed_output_tokens")
     traffic = Traffic(**{name: np.full(count, 7.0) for name in columns})
-    deployment = deployed()
+    deployment = Deployment()
     deployment.actors.collecting.usual = lambda: busy(HEAVY, traffic=traffic)
     in_virtual_time(deployment.run_for(15.0))
     (record,) = deployment.records()
@@ -160,7 +155,7 @@ def test_the_policy_sees_single_requests_and_records_hold_their_counts() -> None
 
 @on_virtual_time
 async def test_counts_that_someone_else_changed_are_set_back_at_the_next_tick() -> None:
-    deployment = deployed()
+    deployment = Deployment()
     async with deployment.running():
         await asyncio.sleep(15.0)
         deployment.pools.counts = {Role.PREFILL: 7, Role.DECODE: 7}
@@ -173,7 +168,7 @@ async def test_counts_that_someone_else_changed_are_set_back_at_the_next_tick() 
 
 @pytest.mark.parametrize("status", [HealthStatus.STARTING, HealthStatus.STALE, HealthStatus.DOWN])
 def test_data_that_is_not_fit_to_plan_on_is_a_hold(status: HealthStatus) -> None:
-    deployment = deployed()
+    deployment = Deployment()
     deployment.actors.collecting.answers = [lambda: busy(HEAVY)]
     deployment.actors.collecting.usual = lambda: unhealthy(status, "the newest sample is old")
     in_virtual_time(deployment.run_for(25.0))
@@ -188,7 +183,7 @@ def test_data_that_is_not_fit_to_plan_on_is_a_hold(status: HealthStatus) -> None
 
 @on_virtual_time
 async def test_the_state_says_holding_and_why_and_running_again_afterwards() -> None:
-    deployment = deployed()
+    deployment = Deployment()
     deployment.actors.collecting.answers = [lambda: unhealthy(HealthStatus.DOWN, "refused")]
     seen = []
     async with deployment.running():
@@ -204,7 +199,7 @@ async def test_the_state_says_holding_and_why_and_running_again_afterwards() -> 
 )
 def test_a_collector_that_does_not_answer_is_a_hold_within_the_deadline(answer: object) -> None:
     script = Script(busy, delay_s=NEVER) if answer is Script else Script(answer)
-    deployment = deployed(actors=ScriptedActors(collecting=script))
+    deployment = Deployment(actors=ScriptedActors(collecting=script))
     in_virtual_time(deployment.run_for(15.0))
     (record,) = deployment.records()
     assert record["targets"] == {"prefill": 1, "decode": 1}
@@ -215,7 +210,7 @@ def test_a_collector_that_does_not_answer_is_a_hold_within_the_deadline(answer: 
 
 @on_virtual_time
 async def test_without_the_state_of_the_pools_the_last_counts_hold() -> None:
-    deployment = deployed()
+    deployment = Deployment()
     deployment.actors.collecting.answers = [lambda: busy(HEAVY)]
     async with deployment.running():
         await asyncio.sleep(15.0)
@@ -229,7 +224,7 @@ async def test_without_the_state_of_the_pools_the_last_counts_hold() -> None:
 
 
 def test_a_late_forecast_is_not_waited_for() -> None:
-    deployment = deployed(actors=ScriptedActors(forecasting=Script(None, delay_s=NEVER)))
+    deployment = Deployment(actors=ScriptedActors(forecasting=Script(None, delay_s=NEVER)))
     in_virtual_time(deployment.run_for(25.0))
     record = deployment.records()[0]
     assert record["created_at"] - EPOCH == 13.5
@@ -240,8 +235,8 @@ def test_a_late_forecast_is_not_waited_for() -> None:
 
 def test_a_forecast_is_what_is_planned_for() -> None:
     given = LoadForecast(requests=HEAVY, isl_tokens=1000.0, osl_tokens=200.0, source={"requests": "kalman"})
-    quiet = deployed(actors=ScriptedActors(collecting=Script(lambda: busy(LIGHT))))
-    warned = deployed(
+    quiet = Deployment(actors=ScriptedActors(collecting=Script(lambda: busy(LIGHT))))
+    warned = Deployment(
         actors=ScriptedActors(collecting=Script(lambda: busy(LIGHT)), forecasting=Script(given))
     )
     for deployment in (quiet, warned):
@@ -251,7 +246,7 @@ def test_a_forecast_is_what_is_planned_for() -> None:
 
 
 def test_a_refusal_is_recorded_and_the_next_tick_asserts_again() -> None:
-    deployment = deployed()
+    deployment = Deployment()
     deployment.pools.setting.answers = [Refused("headway: has no deployment Decode"), Unreachable("")]
     in_virtual_time(deployment.run_for(35.0))
     statuses = [record["connector"]["status"] for record in deployment.records()]
@@ -261,7 +256,7 @@ def test_a_refusal_is_recorded_and_the_next_tick_asserts_again() -> None:
 
 
 def test_a_connector_that_hangs_ends_with_the_deadline_and_the_grid_stays() -> None:
-    deployment = deployed()
+    deployment = Deployment()
     deployment.pools.setting.delay_s = NEVER
     in_virtual_time(deployment.run_for(36.0))
     assert [record["connector"]["status"] for record in deployment.records()] == ["unreachable"] * 3
@@ -269,7 +264,7 @@ def test_a_connector_that_hangs_ends_with_the_deadline_and_the_grid_stays() -> N
 
 
 def test_dry_run_decides_and_sets_nothing() -> None:
-    deployment = deployed(config=settings(planner__dry_run=True))
+    deployment = Deployment(config=settings(planner__dry_run=True))
     deployment.actors.collecting.usual = lambda: busy(HEAVY)
     in_virtual_time(deployment.run_for(15.0))
     (record,) = deployment.records()
@@ -280,7 +275,7 @@ def test_dry_run_decides_and_sets_nothing() -> None:
 
 
 def test_a_dry_run_decides_from_the_fleet_that_its_plan_would_have() -> None:
-    deployment = deployed(config=settings(planner__dry_run=True, planner__advice__start_up_s=12.0))
+    deployment = Deployment(config=settings(planner__dry_run=True, planner__advice__start_up_s=12.0))
     deployment.actors.collecting.usual = lambda: busy(HEAVY)
     in_virtual_time(deployment.run_for(45.0))
     first, second, third, fourth = deployment.records()
@@ -300,9 +295,9 @@ def test_a_dry_run_decides_from_the_fleet_that_its_plan_would_have() -> None:
 
 
 def test_a_planner_that_acts_says_so_and_keeps_the_advice_of_before() -> None:
-    deployment = deployed(config=settings(planner__dry_run=True))
+    deployment = Deployment(config=settings(planner__dry_run=True))
     in_virtual_time(deployment.run_for(25.0))
-    assert "advice" not in deployed().status()
+    assert "advice" not in Deployment().status()
     deployment.loop.update_settings({"planner.dry_run": False})
     in_virtual_time(deployment.run_for(25.0))
     found = deployment.status()["advice"]
@@ -310,55 +305,55 @@ def test_a_planner_that_acts_says_so_and_keeps_the_advice_of_before() -> None:
     assert "advice" not in deployment.records()[-1]
 
 
-def test_acting_is_compared_with_the_fleet_that_stood_there_when_the_dry_run_ended() -> None:
-    deployment = deployed(config=settings(planner__dry_run=True))
+@on_virtual_time
+async def test_acting_is_compared_with_the_fleet_that_stood_there_when_the_dry_run_ended() -> None:
+    deployment = Deployment(config=settings(planner__dry_run=True))
     deployment.pools = deployment.pools.__class__(counts={Role.PREFILL: 4, Role.DECODE: 6})
     deployment = deployment.again()
-    with virtual() as run:
-        run(deployment.run_for(25.0))
-        assert "acted" not in deployment.status()["advice"]
-        deployment.loop.update_settings({"planner.dry_run": False})
-        run(deployment.run_for(35.0))
+    await deployment.run_for(25.0)
+    assert "acted" not in deployment.status()["advice"]
+    deployment.loop.update_settings({"planner.dry_run": False})
+    await deployment.run_for(35.0)
+    found = deployment.status()["advice"]["acted"]
+    assert found["against"] == {"prefill": 4, "decode": 6}
+    whole = found["start"]
+    # The interval in which it began to act is of neither: three intervals, of which two are later.
+    assert whole["covered_s"] == 20.0
+    assert whole["stood"]["gpu_hours"] == pytest.approx(10 * 20.0 / 3600.0)
+    taken = sum(deployment.pools.counts.values())
+    assert taken < 10
+    assert whole["planned"]["gpu_hours"] == pytest.approx(taken * 20.0 / 3600.0)
+    assert whole["saved_share"]["value"] == pytest.approx(1.0 - taken / 10.0)
+    assert whole["planned"]["attainment"]["value"] == pytest.approx(0.9)
+    again = deployment.again()
+    await again.run_for(15.0)
+    later = again.status()["advice"]["acted"]
+    assert (later["against"], later["start"]["covered_s"]) == (found["against"], 40.0)
+    document = again.loop.advice(10.0).document()["acted"]
+    assert (document["window"]["covered_s"], len(document["points"])) == (10.0, 1)
+    assert document["points"][0]["stood_gpus"] == 10.0
+    assert document["points"][0]["planned_gpus"] == pytest.approx(taken)
+
+
+@on_virtual_time
+async def test_a_planner_that_always_acted_is_compared_with_a_fleet_that_is_named_alone() -> None:
+    deployment = Deployment(config=settings())
+    await deployment.run_for(30.0)
+    assert "advice" not in deployment.status()
+    # A look in between does not make a fleet of Headway's own the yardstick.
+    for dry_run in (True, False):
+        deployment.loop.update_settings({"planner.dry_run": dry_run})
+        await deployment.run_for(15.0)
+    assert "acted" not in deployment.status()["advice"]
+    for fleet in ({"prefill": 3, "decode": 5}, {"prefill": 2, "decode": 2}):
+        deployment.config = settings(planner__advice__against=fleet)
+        deployment = deployment.again()
+        await deployment.run_for(30.0)
         found = deployment.status()["advice"]["acted"]
-        assert found["against"] == {"prefill": 4, "decode": 6}
-        whole = found["start"]
-        # The interval in which it began to act is of neither: three intervals, of which two are later.
-        assert whole["covered_s"] == 20.0
-        assert whole["stood"]["gpu_hours"] == pytest.approx(10 * 20.0 / 3600.0)
-        taken = sum(deployment.pools.counts.values())
-        assert taken < 10
-        assert whole["planned"]["gpu_hours"] == pytest.approx(taken * 20.0 / 3600.0)
-        assert whole["saved_share"]["value"] == pytest.approx(1.0 - taken / 10.0)
-        assert whole["planned"]["attainment"]["value"] == pytest.approx(0.9)
-        again = deployment.again()
-        run(again.run_for(15.0))
-        later = again.status()["advice"]["acted"]
-        assert (later["against"], later["start"]["covered_s"]) == (found["against"], 40.0)
-        document = again.loop.advice(10.0).document()["acted"]
-        assert (document["window"]["covered_s"], len(document["points"])) == (10.0, 1)
-        assert document["points"][0]["stood_gpus"] == 10.0
-        assert document["points"][0]["planned_gpus"] == pytest.approx(taken)
-
-
-def test_a_planner_that_always_acted_is_compared_with_a_fleet_that_is_named_alone() -> None:
-    deployment = deployed(config=settings())
-    with virtual() as run:
-        run(deployment.run_for(30.0))
-        assert "advice" not in deployment.status()
-        # A look in between does not make a fleet of Headway's own the yardstick.
-        for dry_run in (True, False):
-            deployment.loop.update_settings({"planner.dry_run": dry_run})
-            run(deployment.run_for(15.0))
-        assert "acted" not in deployment.status()["advice"]
-        for fleet in ({"prefill": 3, "decode": 5}, {"prefill": 2, "decode": 2}):
-            deployment.config = settings(planner__advice__against=fleet)
-            deployment = deployment.again()
-            run(deployment.run_for(30.0))
-            found = deployment.status()["advice"]["acted"]
-            assert found["against"] == fleet
-            # With another fleet the comparison begins anew.
-            assert found["start"]["covered_s"] == 30.0
-            assert found["start"]["stood"]["gpu_hours"] == pytest.approx(sum(fleet.values()) * 30.0 / 3600.0)
+        assert found["against"] == fleet
+        # With another fleet the comparison begins anew.
+        assert found["start"]["covered_s"] == 30.0
+        assert found["start"]["stood"]["gpu_hours"] == pytest.approx(sum(fleet.values()) * 30.0 / 3600.0)
 
 
 def test_a_store_that_takes_no_advice_fails_no_tick(caplog: pytest.LogCaptureFixture) -> None:
@@ -368,7 +363,7 @@ def test_a_store_that_takes_no_advice_fails_no_tick(caplog: pytest.LogCaptureFix
                 raise OSError("the GCS is away")
             super().put(key, value)
 
-    deployment = deployed(config=settings(planner__dry_run=True), store=Picky())
+    deployment = Deployment(config=settings(planner__dry_run=True), store=Picky())
     in_virtual_time(deployment.run_for(25.0))
     assert deployment.status()["planner"]["failed_ticks"] == 0
     assert deployment.status()["advice"]["start"]["covered_s"] == 20.0
@@ -376,7 +371,7 @@ def test_a_store_that_takes_no_advice_fails_no_tick(caplog: pytest.LogCaptureFix
 
 
 def test_advice_survives_a_restart() -> None:
-    deployment = deployed(config=settings(planner__dry_run=True, planner__advice__start_up_s=12.0))
+    deployment = Deployment(config=settings(planner__dry_run=True, planner__advice__start_up_s=12.0))
     deployment.actors.collecting.usual = lambda: busy(HEAVY)
     in_virtual_time(deployment.run_for(25.0))
     before, planned = deployment.status()["advice"], deployment.records()[-1]["targets"]
@@ -391,7 +386,7 @@ def test_advice_survives_a_restart() -> None:
 def test_a_failure_that_nobody_foresaw_is_counted_and_the_loop_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    deployment = deployed()
+    deployment = Deployment()
     deployment.actors.collecting.answers = [ZeroDivisionError("what is this?")]
     in_virtual_time(deployment.run_for(25.0))
     assert deployment.status()["planner"]["failed_ticks"] == 1
@@ -401,7 +396,7 @@ def test_a_failure_that_nobody_foresaw_is_counted_and_the_loop_goes_on(
 
 @on_virtual_time
 async def test_a_policy_that_cannot_plan_is_a_failed_tick() -> None:
-    failing = deployed()
+    failing = Deployment()
     async with failing.running():
         await asyncio.sleep(5.0)
 
@@ -416,7 +411,7 @@ async def test_a_policy_that_cannot_plan_is_a_failed_tick() -> None:
 
 @on_virtual_time
 async def test_ticks_that_were_missed_are_skipped_and_counted() -> None:
-    deployment = deployed(config=settings(planner__tick_deadline_s=40.0))
+    deployment = Deployment(config=settings(planner__tick_deadline_s=40.0))
     deployment.pools.setting.delay_s = 25.0
     async with deployment.running():
         await asyncio.sleep(20.0)
@@ -429,7 +424,7 @@ async def test_ticks_that_were_missed_are_skipped_and_counted() -> None:
 
 
 def test_reached_at_and_the_times_of_each_new_replica() -> None:
-    deployment = deployed(pools=ScriptedPools(start_s=3.1))
+    deployment = Deployment(pools=ScriptedPools(start_s=3.1))
     deployment.actors.collecting.usual = lambda: busy(HEAVY)
     in_virtual_time(deployment.run_for(15.0))
     (record,) = deployment.records()
@@ -446,7 +441,7 @@ def test_a_decision_that_waits_behind_another_is_not_reached_by_counts_that_happ
         async def set_targets(self, targets: Mapping[Role, int], reasons: Mapping[str, Any]) -> Action:
             return Action(status="pending", detail={"decision_id": 1})
 
-    deployment = deployed(pools=Waiting(counts={Role.PREFILL: 2, Role.DECODE: 2}))
+    deployment = Deployment(pools=Waiting(counts={Role.PREFILL: 2, Role.DECODE: 2}))
     in_virtual_time(deployment.run_for(15.0))
     (record,) = deployment.records()
     assert record["targets"] == {role: pool["ready"] for role, pool in record["pools"].items()}
@@ -467,86 +462,86 @@ def test_a_decision_that_waits_behind_another_is_not_reached_by_counts_that_happ
     ],
 )
 def test_the_status_names_the_predictors_that_the_policy_asks(changes, named) -> None:
-    deployment = deployed(config=settings(**changes))
+    deployment = Deployment(config=settings(**changes))
     in_virtual_time(deployment.run_for(1.0))
     assert deployment.status()["planner"]["predictor"] == named
 
 
-def test_a_restarted_planner_continues_grid_ids_state_and_asserts_the_last_targets_at_once() -> None:
-    deployment = deployed()
+@on_virtual_time
+async def test_a_restarted_planner_continues_grid_ids_state_and_asserts_the_last_targets_at_once() -> None:
+    deployment = Deployment()
     deployment.actors.collecting.usual = lambda: busy(HEAVY)
-    with virtual() as run:
-        run(deployment.run_for(24.0))
-        wanted = dict(deployment.pools.calls[-1][1])
-        deployment.pools.counts = {Role.PREFILL: 1, Role.DECODE: 1}
-        deployment.actors.collecting.usual = lambda: unhealthy(HealthStatus.DOWN)
-        again = deployment.again()
-        run(again.run_for(20.0))
+    await deployment.run_for(24.0)
+    wanted = dict(deployment.pools.calls[-1][1])
+    deployment.pools.counts = {Role.PREFILL: 1, Role.DECODE: 1}
+    deployment.actors.collecting.usual = lambda: unhealthy(HealthStatus.DOWN)
+    again = deployment.again()
+    await again.run_for(20.0)
     assert again.pools.calls[2] == (24.0, wanted)
     assert again.times() == [10.0, 20.0, 30.0, 40.0]
     assert [record["id"] for record in again.records()] == [0, 1, 2, 3]
     assert again.records()[2]["targets"] == again.records()[1]["targets"]
 
 
-def test_a_planner_that_died_before_it_applied_its_decision_leaves_it_to_the_next() -> None:
-    deployment = deployed()
+@on_virtual_time
+async def test_a_planner_that_died_before_it_applied_its_decision_leaves_it_to_the_next() -> None:
+    deployment = Deployment()
     deployment.actors.collecting.usual = lambda: busy(HEAVY)
     deployment.pools.setting.delay_s = NEVER
-    with virtual() as run:
-        run(deployment.run_for(10.5))
-        assert deployment.records()[0]["connector"]["status"] == "planned"
-        deployment.pools.setting.delay_s = 0.0
-        again = deployment.again()
-        run(again.run_for(5.0))
+    await deployment.run_for(10.5)
+    assert deployment.records()[0]["connector"]["status"] == "planned"
+    deployment.pools.setting.delay_s = 0.0
+    again = deployment.again()
+    await again.run_for(5.0)
     (record,) = again.records()
     assert record["connector"]["status"] == "sent"
     assert deployment.pools.counts[Role.DECODE] == record["targets"]["decode"] > 1
     assert record["reached_at"] is not None
 
 
-def test_a_restart_after_a_long_absence_skips_what_was_missed() -> None:
-    deployment = deployed()
-    with virtual() as run:
-        run(deployment.run_for(24.0))
-        run(asyncio.sleep(100.0))
-        again = deployment.again()
-        run(again.run_for(10.0))
+@on_virtual_time
+async def test_a_restart_after_a_long_absence_skips_what_was_missed() -> None:
+    deployment = Deployment()
+    await deployment.run_for(24.0)
+    await asyncio.sleep(100.0)
+    again = deployment.again()
+    await again.run_for(10.0)
     assert again.times() == [10.0, 20.0, 130.0]
     assert again.status()["planner"]["missed_ticks"] == 10
 
 
-def test_a_planner_that_was_stopped_and_started_anew_does_not_bring_old_targets_back() -> None:
-    deployment = deployed()
+@on_virtual_time
+async def test_a_planner_that_was_stopped_and_started_anew_does_not_bring_old_targets_back() -> None:
+    deployment = Deployment()
     deployment.actors.collecting.usual = lambda: busy(HEAVY)
-    with virtual() as run:
-        run(deployment.run_for(14.0))
-        fresh = Deployment(deployment.config, deployment.store, deployment.actors, ScriptedPools())
-        fresh.actors.collecting.usual = lambda: unhealthy(HealthStatus.STARTING)
-        run(fresh.run_for(15.0))
+    await deployment.run_for(14.0)
+    fresh = Deployment(deployment.config, deployment.store, deployment.actors, ScriptedPools())
+    fresh.actors.collecting.usual = lambda: unhealthy(HealthStatus.STARTING)
+    await fresh.run_for(15.0)
     assert fresh.pools.calls == [(24.0, {Role.PREFILL: 1, Role.DECODE: 1})]
     assert [record["id"] for record in fresh.records()] == [0, 1]
 
 
-def test_targets_asserted_after_a_restart_are_cut_to_todays_limits() -> None:
-    deployment = deployed()
+@on_virtual_time
+async def test_targets_asserted_after_a_restart_are_cut_to_todays_limits() -> None:
+    deployment = Deployment()
     deployment.actors.collecting.usual = lambda: busy(HEAVY)
-    with virtual() as run:
-        run(deployment.run_for(14.0))
-        assert deployment.pools.calls[0][1][Role.DECODE] > 2
-        less = Deployment(
-            settings(pools__decode__max_replicas=2),
-            deployment.store,
-            deployment.actors,
-            deployment.pools,
-            resumed=True,
-        )
-        run(less.run_for(1.0))
+    await deployment.run_for(14.0)
+    assert deployment.pools.calls[0][1][Role.DECODE] > 2
+    less = Deployment(
+        settings(pools__decode__max_replicas=2),
+        deployment.store,
+        deployment.actors,
+        deployment.pools,
+        resumed=True,
+    )
+    await less.run_for(1.0)
     assert less.pools.calls[1][1][Role.DECODE] == 2
 
 
 @on_virtual_time
 async def test_settings_change_the_next_decision_without_a_restart() -> None:
-    deployment = deployed()
+    deployment = Deployment()
     deployment.actors.collecting.usual = lambda: busy(LIGHT)
     async with deployment.running():
         await asyncio.sleep(15.0)
@@ -560,7 +555,7 @@ async def test_settings_change_the_next_decision_without_a_restart() -> None:
 
 
 def test_settings_that_change_while_the_policy_is_at_work_make_it_plan_again() -> None:
-    deployment = deployed()
+    deployment = Deployment()
     deployment.actors.collecting.usual = lambda: busy(LIGHT)
     work_done = []
 
@@ -589,7 +584,7 @@ def test_settings_that_change_while_the_policy_is_at_work_make_it_plan_again() -
     ],
 )
 def test_impossible_settings_are_refused_whole(changes: dict, says: str) -> None:
-    deployment = deployed()
+    deployment = Deployment()
     in_virtual_time(deployment.run_for(5.0))
     with pytest.raises(ConfigError, match=says) as refusal:
         deployment.loop.update_settings(changes)
@@ -599,7 +594,7 @@ def test_impossible_settings_are_refused_whole(changes: dict, says: str) -> None
 
 
 def test_the_status_is_json_from_the_first_moment_on() -> None:
-    deployment = deployed()
+    deployment = Deployment()
     text = json.dumps(deployment.status(), allow_nan=False)
     assert json.loads(text)["planner"]["state"] == "waiting"
     deployment.actors.collecting.usual = lambda: busy(isl_tokens=math.nan)
@@ -622,7 +617,7 @@ def test_the_status_is_json_from_the_first_moment_on() -> None:
 
 
 def test_attainment_counts_an_outage() -> None:
-    deployment = deployed()
+    deployment = Deployment()
     outage = lambda: busy(100.0, completed=0.0, attainment=0.0)  # noqa: E731
     deployment.actors.collecting.answers = [lambda: busy(100.0, attainment=1.0), outage]
     in_virtual_time(deployment.run_for(25.0))
@@ -637,7 +632,7 @@ def test_threshold_has_its_own_interval() -> None:
     config = config.model_copy(
         update={"planner": config.planner.model_copy(update={"adjustment_interval_s": 180.0})}
     )
-    deployment = deployed(config=config)
+    deployment = Deployment(config=config)
     in_virtual_time(deployment.run_for(25.0))
     assert deployment.times() == [10.0, 20.0]
     assert deployment.actors.seen == []
@@ -645,7 +640,7 @@ def test_threshold_has_its_own_interval() -> None:
 
 @on_virtual_time
 async def test_engines_that_change_are_planned_for_before_the_next_tick_is_due() -> None:
-    deployment = deployed()
+    deployment = Deployment()
     async with deployment.running():
         await asyncio.sleep(11.0)
         deployment.actors.mapping.usual = (2, scaled(PROFILE, 0.95))
@@ -659,7 +654,7 @@ async def test_engines_that_change_are_planned_for_before_the_next_tick_is_due()
 
 @on_virtual_time
 async def test_an_interpolator_that_died_leaves_the_last_surfaces() -> None:
-    deployment = deployed()
+    deployment = Deployment()
     async with deployment.running():
         await asyncio.sleep(5.0)
         deployment.actors.mapping.usual = ActorFailure("Interpolator: gone")
@@ -686,14 +681,14 @@ class Calibrated(ScriptedActors):
 
 
 def test_the_status_has_the_ratios_of_the_newest_model() -> None:
-    deployment = deployed(actors=Calibrated())
+    deployment = Deployment(actors=Calibrated())
     in_virtual_time(deployment.run_for(15.0))
     assert deployment.status()["calibration"] == {"prefill": {"smoothed": 1.5, "last": 1.4, "count": 3}}
 
 
 def test_a_calibration_that_hangs_does_not_hold_up_the_next_tick() -> None:
     actors = HangingCalibration(collecting=Script(busy, delay_s=7.0))
-    deployment = deployed(config=settings(planner__tick_deadline_s=20.0), actors=actors)
+    deployment = Deployment(config=settings(planner__tick_deadline_s=20.0), actors=actors)
     in_virtual_time(deployment.run_for(48.0))
     planner = deployment.status()["planner"]
     assert actors.collecting.calls == [10.0, 20.0, 30.0, 40.0]
@@ -707,7 +702,9 @@ def test_headway_begins_with_the_warm_up_trace_and_asks_its_predictors() -> None
     past = "steady:rate_rps=20,duration_s=400,seed=1"
     said = {"kalman": np.full(64, 250.0)}
     changes = {PAST: past, "planner__policy": "headway", "planner__headway__predictors": ["kalman"]}
-    deployment = deployed(config=settings(**changes), actors=ScriptedActors(forecasting=Script(lambda: said)))
+    deployment = Deployment(
+        config=settings(**changes), actors=ScriptedActors(forecasting=Script(lambda: said))
+    )
     in_virtual_time(deployment.run_for(15.0))
     (record,) = deployment.records()
     needs = record["reasons"]["needs"]
@@ -723,7 +720,7 @@ def test_headway_begins_with_the_warm_up_trace_and_asks_its_predictors() -> None
 
 
 def test_a_warm_up_trace_that_cannot_be_read_is_no_reason_not_to_plan(caplog) -> None:
-    deployment = deployed(config=settings(**{PAST: "past.csv", "planner__policy": "headway"}))
+    deployment = Deployment(config=settings(**{PAST: "past.csv", "planner__policy": "headway"}))
     in_virtual_time(deployment.run_for(15.0))
     (record,) = deployment.records()
     assert record["reasons"]["needs"]["prefill"]["recalled"] == 0
@@ -733,7 +730,7 @@ def test_a_warm_up_trace_that_cannot_be_read_is_no_reason_not_to_plan(caplog) ->
 @on_virtual_time
 async def test_what_the_store_does_not_take_is_not_carried_out_and_no_id_is_lost() -> None:
     """A GCS that is away for three ticks: held meanwhile, and the ids go on without a gap."""
-    deployment = deployed()
+    deployment = Deployment()
     async with deployment.running():
         await asyncio.sleep(25.0)
         before, calls = deployment.records(), len(deployment.pools.calls)

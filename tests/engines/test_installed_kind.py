@@ -83,12 +83,6 @@ def settings(**engine) -> HeadwayConfig:
 
 
 @on_virtual_time
-async def test_it_is_made_by_its_name_with_its_own_options():
-    engine = make_engine(settings(kind="echo", options={"words": 3}), Role.MIXED, "e")
-    assert "".join(chunk.text for chunk in await collect(engine.decode(request(), None))) == " echo echo echo"
-
-
-@on_virtual_time
 async def test_its_text_is_an_answer_and_more_than_text_is_refused():
     engine = make_engine(settings(kind="echo"), Role.MIXED, "e")
     (*_, last) = await collect(engine.decode(asked({"messages": [USER]}), None))
