@@ -16,12 +16,11 @@ from typing import Any
 
 import aiohttp
 import ray
-from prometheus_client.parser import text_string_to_metric_families
 from ray import serve
 from ray.exceptions import RayError
 
 from actors import control_plane, names
-from headway.config import HeadwayConfig, load_config
+from headway.config import load_config
 from tests.patience import PATIENCE_S
 from tests.ray.clusters import wait_until
 from tests.ray.live_system import pids
@@ -69,29 +68,12 @@ class Gateway:
         tokens = sum(len(event["choices"][0]["text"].split()) for event in events if "choices" in event)
         return Answered(answer.status, tokens, answer.headers, error)
 
-    async def samples(self, http: aiohttp.ClientSession, name: str) -> dict[tuple[str, ...], float]:
-        """A metric by its label values, the model left out."""
-        async with http.get(f"{self.url}/metrics") as answer:
-            text = await answer.text()
-        return {
-            tuple(value for label, value in sample.labels.items() if label != "model"): sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-            if sample.name == name
-        }
-
 
 @contextmanager
 def deployed(**settings: Any) -> Iterator[Gateway]:
-    with serving(load_config(None, {**ROUTED, **settings})) as gateway:
-        yield gateway
-
-
-@contextmanager
-def serving(config: HeadwayConfig) -> Iterator[Gateway]:
     from serve_apps.builders import application
 
-    app = application(config, control_plane=False)
+    app = application(load_config(None, {**ROUTED, **settings}), control_plane=False)
     handle = serve.run(app, name="routed", external_scaler_enabled=True)
     try:
         (address,) = handle.addresses.remote().result()
