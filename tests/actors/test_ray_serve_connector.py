@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from actors.connectors import connector_problems
+from actors.connectors import connector_problems, make_connector
 from actors.connectors.protocol import Action, PoolCounts, Ready, Refused, Unreachable
 from actors.connectors.ray_serve import (
     RayServeConnector,
@@ -141,6 +141,19 @@ def test_a_deployment_is_asked_for_its_model_where_serve_does_not_know() -> None
 
     found = {name: deployment(1, "RUNNING", model=None) for name in ("Prefill", "Decode")}
     assert asyncio.run(connector(Serve(found), ask_model=said).ready()) == Ready(ok=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("ray_serve", "RayServeConnector"),
+        ("virtual", "VirtualConnector"),
+        ("kubernetes", "KubernetesConnector"),
+    ],
+)
+def test_each_kind_of_connector_is_made(kind: str, name: str) -> None:
+    made = make_connector(load_config(None, {"connector.kind": kind}), "headway")
+    assert type(made).__name__ == name
 
 
 def test_deployments_of_another_application_by_name_and_not_those_that_serve_scales():

@@ -1,5 +1,7 @@
 """The rules for decisions, one by one; what any sequence of events keeps is in test_virtual_properties."""
 
+import json
+
 import pytest
 from virtual_cases import RULES, TIMEOUT_S, new_ledger
 
@@ -7,6 +9,7 @@ from actors.virtual_connector.coordinator import KEY
 from actors.virtual_connector.ledger import (
     BadProposal,
     Rules,
+    ScalingDecision,
     UnknownDecision,
     UnreadableLedger,
     pool_counts,
@@ -253,6 +256,13 @@ def test_a_change_of_pools_goes_on_with_the_next_id():
     assert kept.propose({}, {})["status"] == "pending"
     complete(kept, 0)
     assert issued(kept) == (1, {"mixed": 2})
+
+
+def test_a_decision_is_the_same_after_a_trip_through_json():
+    decision = ScalingDecision(
+        decision_id=7, targets={Role.MIXED: 3}, created_at=12.25, reasons={"a": [1]}, status="failed"
+    )
+    assert ScalingDecision.of(json.loads(json.dumps(decision.document()))) == decision
 
 
 def counts(kept) -> dict[str, tuple[int, int, int, int]]:
