@@ -167,7 +167,7 @@ def reason_lines(reasons: DecisionReasons) -> Iterator[str]:
     for role, planned in reasons.needs.items():
         yield f"{role}: {_need_text(planned, list(reasons.settings.class_budgets))}"
     if (may_miss := reasons.settings.loss_budget) is not None:
-        yield f"Error budget: {percent(round(may_miss, 6))} of requests may miss their SLO"
+        yield f"Planned so that at most {percent(round(may_miss, 6))} of requests miss their SLO"
     if differences := [text for each in reasons.engines.factors.items() if (text := difference(*each))]:
         yield f"Engines: {' and '.join(differences)}; the plan accounts for it"
     if reasons.limits:

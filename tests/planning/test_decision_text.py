@@ -43,7 +43,7 @@ def test_a_story_has_what_was_seen_what_may_miss_and_what_limits():
     assert told["measured"][1] == "62 % of requests within their SLO"
     assert told["why"] == [
         "decode: a new replica serves in 60 s",
-        "Error budget: 1 % of requests may miss their SLO",
+        "Planned so that at most 1 % of requests miss their SLO",
         "Limited by: decode: max_replicas",
     ]
     untold = story(record(None, needs=NEEDS["needs"]))
