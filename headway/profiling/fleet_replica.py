@@ -22,18 +22,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from types import TracebackType
 from typing import NamedTuple, Self
 
-import aiohttp
 import numpy as np
 
 from headway.engine.observed_latency import LatencyReport, Phase
 from headway.loadgen.client import Clock
-from headway.loadgen.plan import LoadPlan, authorisation, base_url
+from headway.loadgen.plan import LoadPlan, base_url
 from headway.profiling import TargetError
-from headway.profiling.sweep.endpoint import OpenAiTarget
-from headway.profiling.sweep.measure import StreamTimes
+from headway.profiling.sweep.endpoint import REFUSED, OpenAiTarget
 from interp import Profile
 
 BUSY = 0.4
@@ -189,49 +186,31 @@ def _within(buckets: Sequence[_Sample], bound: float) -> float:
     return float(np.interp(bound, [0.0, *finite], [0.0, *(counts[upper] for upper in finite)]))
 
 
-class EndpointReplica:
+class EndpointReplica(OpenAiTarget):
     """The replica at `plan.url`; enter it before use. TTFT's SLO is the plan's."""
 
     def __init__(self, plan: LoadPlan, names: MetricNames, clock: Clock) -> None:
-        self._plan, self._names, self._clock = plan, names, clock
-        self._target = OpenAiTarget(plan, clock)
-        self._session: aiohttp.ClientSession | None = None
+        super().__init__(plan, clock)
+        self._names = names
 
     async def __aenter__(self) -> Self:
         """Open connections. Raises TargetError where the server has no metrics of these names."""
-        await self._target.__aenter__()
-        timeout = aiohttp.ClientTimeout(total=self._plan.timeout_s)
-        self._session = aiohttp.ClientSession(timeout=timeout, headers=authorisation(self._plan.api_key))
-        text = await self._text()
-        if self._names.first_token not in text:
+        await super().__aenter__()
+        try:
+            if self._names.first_token not in await self._metrics():
+                raise TargetError(f"{self.plan.url}/metrics: has no {self._names.first_token}")
+        except BaseException:
             await self.__aexit__(None, None, None)
-            raise TargetError(f"{self._plan.url}/metrics: has no {self._names.first_token}")
+            raise
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close connections."""
-        if self._session is not None:
-            await self._session.close()
-        await self._target.__aexit__(kind, error, trace)
 
     async def load(self) -> ReplicaLoad:
         """A reading now. Raises TargetError."""
-        return read_load(await self._text(), self._names, self._clock(), self._plan.slo.ttft_s)
+        return read_load(await self._metrics(), self._names, self.clock(), self.plan.slo.ttft_s)
 
-    async def stream(self, prompt: Sequence[int], output_tokens: int) -> StreamTimes:
-        """Serve one request to its end."""
-        return await self._target.stream(prompt, output_tokens)
-
-    async def _text(self) -> str:
-        if self._session is None:
-            raise TargetError(f"{self._plan.url}: not connected")
-        address = f"{base_url(self._plan.url)}/metrics"
-        try:
-            async with self._session.get(address) as response:
-                if not response.ok:
-                    raise TargetError(f"{address}: answered with status {response.status}")
-                return await response.text()
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise TargetError(f"{address}: {' '.join(str(error).split()) or type(error).__name__}") from error
+    async def _metrics(self) -> str:
+        address = f"{base_url(self.plan.url)}/metrics"
+        status, text = await self.request("GET", address)
+        if status >= REFUSED:
+            raise TargetError(f"{address}: answered with status {status}")
+        return text

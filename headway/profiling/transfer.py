@@ -27,17 +27,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
-import aiohttp
 import numpy as np
 
 from headway.config import DEFAULT_KV_BYTES_PER_TOKEN
 from headway.loadgen.client import Clock, error_text
-from headway.loadgen.plan import LoadPlan, authorisation, base_url
+from headway.loadgen.plan import LoadPlan, base_url
 from headway.profiling import RequestError, TargetError
-from headway.profiling.sweep.endpoint import OpenAiTarget
+from headway.profiling.sweep.endpoint import REFUSED, OpenAiTarget
 from headway.profiling.sweep.measure import HIGHEST_ID, LOWEST_ID, Arrival
 from headway.profiling.sweep.measurements import summarise
 from headway.profiling.sweep.points import MIN_TOKENS, log_spaced
@@ -194,38 +192,26 @@ EXTERNAL = re.compile(
 BYTES = re.compile(r"^vllm:nixl_bytes_transferred_sum(?:\{[^}]*\})? (\S+)", re.MULTILINE)
 
 
-class EndpointPair:
-    """The pair; enter it before use. `decode` has the address and the model of the decode side."""
+class EndpointPair(OpenAiTarget):
+    """The pair; enter it before use. The target is the decode side, of which `plan` has address and model."""
 
-    def __init__(self, prefill_url: str, decode: LoadPlan, clock: Clock) -> None:
-        self._prefill_url, self._decode_plan, self._clock = base_url(prefill_url), decode, clock
-        self._decode = OpenAiTarget(decode, clock)
-        self._session: aiohttp.ClientSession | None = None
+    def __init__(self, prefill_url: str, plan: LoadPlan, clock: Clock) -> None:
+        super().__init__(plan, clock)
+        self._prefill_url = base_url(prefill_url)
         self._metrics: Mapping[str, float] = {}
         self._handed_tokens = 0
 
     async def __aenter__(self) -> Self:
         """Open connections, and read the decode side's counters. Raises TargetError."""
-        await self._decode.__aenter__()
-        timeout = aiohttp.ClientTimeout(total=self._decode_plan.timeout_s)
-        headers = authorisation(self._decode_plan.api_key)
-        self._session = aiohttp.ClientSession(timeout=timeout, headers=headers)
+        await super().__aenter__()
         self._metrics = await self._counters()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close connections."""
-        if self._session is not None:
-            await self._session.close()
-        await self._decode.__aexit__(kind, error, trace)
-
     async def hand_over(self, prompt: Sequence[int], output_tokens: int) -> Handover:
         """One request over both sides."""
-        said = await self._prefilled(prompt)
-        prefilled_s = self._clock()
-        times = await self._decode.stream(prompt, output_tokens, {"kv_transfer_params": said})
+        where = await self._prefilled(prompt)
+        prefilled_s = self.clock()
+        times = await self.stream(prompt, output_tokens, {"kv_transfer_params": where})
         self._handed_tokens += len(prompt)
         return Handover(prefilled_s, times.arrivals)
 
@@ -238,45 +224,38 @@ class EndpointPair:
         moved = {name: value - self._metrics.get(name, 0.0) for name, value in now.items()}
         if self._handed_tokens and moved.get("external", 1.0) <= 0:
             raise TargetError(
-                f"{self._decode_plan.url}: computed the prompts by itself, "
-                f"no KV came from {self._prefill_url}"
+                f"{self.plan.url}: computed the prompts by itself, no KV came from {self._prefill_url}"
             )
         tokens = moved.get("external") or self._handed_tokens
         return moved["bytes"] / tokens if moved.get("bytes") and tokens else None
 
     async def _prefilled(self, prompt: Sequence[int]) -> Mapping[str, Any]:
         """Where the KV of `prompt` is."""
-        if self._session is None:
-            raise TargetError(f"{self._prefill_url}: not connected")
         body = {
-            "model": self._decode_plan.model,
+            "model": self.plan.model,
             "prompt": list(prompt),
             "max_tokens": 1,
             "temperature": 0,
             "kv_transfer_params": dict(KEEP_KV),
         }
         address = f"{self._prefill_url}/v1/completions"
+        status, text = await self.request("POST", address, body)
         try:
-            async with self._session.post(address, json=body) as response:
-                text = await response.text()
-                document = json.loads(text)
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            raise TargetError(f"{address}: {' '.join(str(error).split()) or type(error).__name__}") from error
-        if not response.ok or not isinstance(document, dict):
-            raise TargetError(f"{address}: {response.status}: {error_text(document)}")
-        said = document.get("kv_transfer_params")
-        if not isinstance(said, dict):
+            document = json.loads(text)
+        except ValueError:
+            document = text
+        if status >= REFUSED or not isinstance(document, dict):
+            raise TargetError(f"{address}: {status}: {error_text(document)}")
+        where = document.get("kv_transfer_params")
+        if not isinstance(where, dict):
             raise TargetError(f"{address}: the answer has no kv_transfer_params, so its KV cannot be fetched")
-        return said
+        return where
 
     async def _counters(self) -> dict[str, float]:
-        """Tokens and bytes that came from elsewhere so far, as far as the decode side says."""
-        if self._session is None:
-            return {}
+        """Tokens and bytes that came from elsewhere so far, as far as the decode side reports them."""
         try:
-            async with self._session.get(f"{base_url(self._decode_plan.url)}/metrics") as response:
-                text = await response.text() if response.ok else ""
-        except (aiohttp.ClientError, OSError, TimeoutError):
-            text = ""
+            _, text = await self.request("GET", f"{base_url(self.plan.url)}/metrics")
+        except TargetError:
+            return {}
         found = {"external": EXTERNAL.findall(text), "bytes": BYTES.findall(text)}
         return {name: sum(map(float, values)) for name, values in found.items() if values}

@@ -27,6 +27,8 @@ GREETING = tuple(range(100, 116))
 """A short prompt, as token ids."""
 TOO_LARGE = (400, 413, 422)
 """Statuses with which servers refuse a request that can never fit."""
+REFUSED = 400
+"""The least status that is no answer."""
 NO_FIELDS: Mapping[str, Any] = {}
 CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 LABEL = re.compile(r'(\w+)="(\d+)"')
@@ -45,7 +47,7 @@ class OpenAiTarget:
     """The target at `plan.url`; enter it before use. The model is `plan.model`."""
 
     def __init__(self, plan: LoadPlan, clock: Clock) -> None:
-        self._plan, self._clock = plan, clock
+        self.plan, self.clock = plan, clock
         self._session: aiohttp.ClientSession | None = None
         self._extended = True
 
@@ -54,7 +56,7 @@ class OpenAiTarget:
 
         Raises TargetError, or UnmeasurableError for a server that refuses even a short request.
         """
-        self._session = make_session(self._plan)
+        self._session = make_session(self.plan)
         try:
             await self._greet()
         except BaseException:
@@ -74,10 +76,10 @@ class OpenAiTarget:
     ) -> StreamTimes:
         """Serve one request to its end; `fields` go into its body."""
         if self._session is None:
-            raise TargetError(f"{self._plan.url}: not connected")
+            raise TargetError(f"{self.plan.url}: not connected")
         planned = PlannedRequest(
             index=0,
-            at_s=self._clock(),
+            at_s=self.clock(),
             input_tokens=len(prompt),
             output_tokens=output_tokens,
             body=self._body(prompt, output_tokens, fields),
@@ -85,9 +87,20 @@ class OpenAiTarget:
         timer = StreamTimer(
             index=0, intended_s=planned.at_s, input_tokens=len(prompt), requested_tokens=output_tokens
         )
-        ending = await perform(self._session, self._plan, planned, timer, self._clock)
+        ending = await perform(self._session, self.plan, planned, timer, self.clock)
         self._require_ok(ending, len(prompt), output_tokens)
-        return _times(timer.end(self._clock(), ending))
+        return _times(timer.end(self.clock(), ending))
+
+    async def request(self, method: str, address: str, body: Any = None) -> tuple[int, str]:  # noqa: ANN401 - JSON
+        """Status and text of another call, on the same connections. Raises TargetError."""
+        if self._session is None:
+            raise TargetError(f"{address}: not connected")
+        timeout = aiohttp.ClientTimeout(total=self.plan.timeout_s)
+        try:
+            async with self._session.request(method, address, json=body, timeout=timeout) as response:
+                return response.status, await response.text()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise TargetError(f"{address}: {' '.join(str(error).split()) or type(error).__name__}") from error
 
     async def _greet(self) -> None:
         try:
@@ -99,7 +112,7 @@ class OpenAiTarget:
 
     def _body(self, prompt: Sequence[int], output_tokens: int, fields: Mapping[str, Any]) -> bytes:
         document: dict[str, Any] = {
-            "model": self._plan.model,
+            "model": self.plan.model,
             "prompt": list(prompt),
             "max_tokens": output_tokens,
             "temperature": 0,
@@ -120,7 +133,7 @@ class OpenAiTarget:
             raise UnmeasurableError(f"the server refuses {what} ({ending.detail})")
         if ending.outcome is RequestOutcome.SHED:
             raise UnmeasurableError(f"the server sheds requests ({ending.detail})")
-        raise TargetError(f"{self._plan.url}: {what}: {ending.outcome}: {ending.detail}".rstrip(": "))
+        raise TargetError(f"{self.plan.url}: {what}: {ending.outcome}: {ending.detail}".rstrip(": "))
 
 
 def _times(record: RequestRecord) -> StreamTimes:
