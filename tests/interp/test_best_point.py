@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from interp_cases import build, decode_samples, grid_profile, itls, points, sweeps
 
-from interp import DecodeSamples, DecodeSurface, InterpError
+from interp import DecodeSamples, DecodeSurface
 
 CLOSE = 1e-9
 questions = st.tuples(itls, st.floats(0, 11).map(lambda power: float(np.exp(power))))
@@ -77,19 +77,6 @@ def line(kv: list[float], itl_ms: list[float], throughput: list[float]) -> Decod
     return build(samples).decode
 
 
-def test_itl_that_falls_again_opens_a_second_interval() -> None:
-    decode = line([0.1, 0.2, 0.3, 0.4], [10, 30, 12, 40], [100, 200, 300, 400])
-    best = decode.best_throughput_per_gpu(0.019, 1000)
-    assert best.itl_s == pytest.approx(0.019)
-    assert best.kv_usage == pytest.approx(0.325)
-    assert best.throughput_per_gpu == pytest.approx(325)
-
-
-def test_throughput_that_falls_is_not_followed() -> None:
-    best = line([0.1, 0.2, 0.3], [10, 20, 30], [100, 300, 200]).best_throughput_per_gpu(0.1, 1000)
-    assert (best.kv_usage, best.throughput_per_gpu, best.itl_s) == (0.2, 300, 0.02)
-
-
 def test_among_equals_the_smallest_kv_usage() -> None:
     best = line([0.1, 0.2, 0.3], [10, 20, 30], [100, 300, 300]).best_throughput_per_gpu(0.1, 1000)
     assert best.kv_usage == 0.2
@@ -128,29 +115,6 @@ def test_a_smaller_batch_limit_ends_it_sooner_but_not_before_the_samples() -> No
     assert decode.domain_end_kv(5000) == pytest.approx(0.5)
 
 
-def test_scalars_arrays_and_broadcasting() -> None:
-    decode = grid_profile().decode
-    one = decode.best_throughput_per_gpu(0.02, 1024)
-    assert isinstance(one.throughput_per_gpu, float)
-    assert isinstance(one.feasible, bool)
-    many = decode.best_throughput_per_gpu(np.array([[0.02], [0.04]]), np.array([256, 1024, 4096]))
-    assert many.itl_s.shape == many.feasible.shape == (2, 3)
-    assert many.throughput_per_gpu[0, 1] == one.throughput_per_gpu
-
-
-def test_nan_gives_nan_and_is_not_feasible() -> None:
-    best = grid_profile().decode.best_throughput_per_gpu(np.array([np.nan, 0.02]), np.array([256, np.nan]))
-    assert np.isnan([best.throughput_per_gpu, best.itl_s, best.kv_usage]).all()
-    assert not best.feasible.any()
-    assert best.extrapolated.all()
-
-
 def test_no_limit_is_a_question_too() -> None:
     assert grid_profile().decode.best_throughput_per_gpu(np.inf, 1024).feasible
     assert not grid_profile().decode.best_throughput_per_gpu(-1.0, 1024).feasible
-
-
-@pytest.mark.parametrize("context", [0, -5.0, np.inf, np.array([100.0, 0.0])])
-def test_a_context_that_is_not_positive_is_refused_by_name(context: float) -> None:
-    with pytest.raises(InterpError, match="context_tokens: must be positive and finite"):
-        grid_profile().decode.best_throughput_per_gpu(0.02, context)

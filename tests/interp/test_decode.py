@@ -15,7 +15,7 @@ from interp_cases import (
     roofline_itl,
 )
 
-from interp import DecodeSurface, InterpError, ProfileError
+from interp import DecodeSurface, ProfileError
 
 
 def cross() -> DecodeSurface:
@@ -90,13 +90,6 @@ def test_usages_that_differ_by_rounding_are_one_node() -> None:
     np.testing.assert_allclose(decode.itl_s(kv, context), roofline_itl(kv, context), rtol=1e-9)
 
 
-def test_one_sample_is_a_surface() -> None:
-    decode = build(decode_samples(np.array([0.5]), np.array([1000.0]), np.array([0.02]))).decode
-    assert decode.itl_s(np.array([0, 0.5, 1]), 1000).tolist() == [0.02] * 3
-    assert not decode.extrapolated(0.5, 1000)
-    assert decode.best_throughput_per_gpu(0.02, 1000).feasible
-
-
 def test_thousands_of_scattered_samples_are_refused_before_memory_runs_out() -> None:
     part = np.linspace(0.01, 1, 2000)
     with pytest.raises(ProfileError, match="2000 different contexts and 2001 different KV usages"):
@@ -108,36 +101,6 @@ def test_samples_of_an_empty_cache_do_not_divide_by_zero() -> None:
     decode = build(samples).decode
     assert decode.throughput_per_gpu(0.0, 1000) == samples.throughput_per_gpu[0]
     assert np.isfinite(decode.throughput_per_gpu(0.5, 1000))
-
-
-def test_scalars_arrays_and_broadcasting() -> None:
-    decode = grid_profile().decode
-    assert isinstance(decode.itl_s(1, 1024), float)
-    assert isinstance(decode.extrapolated(0.5, 1024), bool)
-    assert isinstance(decode.domain_end_kv(1024), float)
-    grid = decode.itl_s(np.array([[0.1], [0.2]]), np.array([256, 512, 1024]))
-    assert grid.shape == (2, 3)
-    assert grid[1, 2] == decode.itl_s(0.2, 1024)
-    assert decode.itl_s(np.array([]), 1024).shape == (0,)
-
-
-def test_nan_gives_nan() -> None:
-    decode = grid_profile().decode
-    assert np.isnan(decode.itl_s(np.array([np.nan, 0.5]), np.array([1024, np.nan]))).all()
-    assert np.isnan(decode.throughput_per_gpu(float("nan"), 1024))
-    assert np.isnan(decode.domain_end_kv(float("nan")))
-
-
-def test_shapes_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(InterpError, match=r"kv_usage \(2,\), context_tokens \(3,\)"):
-        grid_profile().decode.itl_s(np.zeros(2), np.ones(3))
-
-
-@pytest.mark.parametrize("function", ["itl_s", "throughput_per_gpu", "extrapolated"])
-@pytest.mark.parametrize("context", [0, -1.0, np.array([1.0, 0.0])])
-def test_a_context_that_is_not_positive_is_refused_by_name(function: str, context: float) -> None:
-    with pytest.raises(InterpError, match="context_tokens: must be positive"):
-        getattr(grid_profile().decode, function)(0.5, context)
 
 
 def test_a_profile_can_be_pickled() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from interp_cases import grid_samples, prefill_samples
 
-from interp import InterpError, PrefillSamples, PrefillSurface, build_profile
+from interp import PrefillSamples, PrefillSurface, build_profile
 from interp.kernels import ttft_at
 
 values = st.integers(1, 100_000).map(lambda n: n / 1000)
@@ -85,34 +85,6 @@ def test_below_the_first_sample_ttft_is_held_and_throughput_goes_to_zero() -> No
 def test_extrapolated_outside_the_samples_and_for_nan() -> None:
     isl = np.array([127.9, 128.0, 8192.0, 8192.1, np.nan])
     assert surface(prefill_samples()).extrapolated(isl).tolist() == [True, False, False, True, True]
-
-
-def test_scalars_give_scalars_and_arrays_keep_their_shape() -> None:
-    prefill = surface(prefill_samples())
-    assert isinstance(prefill.ttft_s(300), float)
-    assert isinstance(prefill.ttft_s(np.float64(300)), float)
-    assert isinstance(prefill.extrapolated(300), bool)
-    assert prefill.ttft_s(np.full((2, 3), 300)).shape == (2, 3)
-    assert prefill.ttft_s(np.array([])).shape == (0,)
-    assert prefill.ttft_s(np.full((2, 3), 300))[0, 0] == prefill.ttft_s(300)
-
-
-def test_nan_gives_nan() -> None:
-    prefill = surface(prefill_samples())
-    assert np.isnan(prefill.ttft_s(float("nan")))
-    assert np.isnan(prefill.throughput_per_gpu(np.array([np.nan, 300.0]))).tolist() == [True, False]
-
-
-@pytest.mark.parametrize("isl", [0, -1.0, float("inf"), np.array([300.0, 0.0]), [[300], [-2]]])
-@pytest.mark.parametrize("function", ["ttft_s", "throughput_per_gpu", "extrapolated"])
-def test_tokens_that_are_not_positive_are_refused_by_name(isl: float, function: str) -> None:
-    with pytest.raises(InterpError, match="isl_tokens: must be positive and finite"):
-        getattr(surface(prefill_samples()), function)(isl)
-
-
-def test_what_is_not_a_number_is_refused_by_name() -> None:
-    with pytest.raises(InterpError, match="isl_tokens: expected a number"):
-        surface(prefill_samples()).ttft_s("many")  # type: ignore[call-overload]
 
 
 TOKENS = np.array([100, 104, 150, 200, 400])

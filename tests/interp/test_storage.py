@@ -142,7 +142,6 @@ KEYS = [
     *((PREFILL_FILE, key) for key in interp.storage.PREFILL_KEYS),
     *((DECODE_FILE, key) for key in ("max_kv_tokens", *interp.storage.DECODE_KEYS)),
 ]
-POSITIVE = [(file, key) for file, key in KEYS if key != "x_kv_usage"]
 
 
 def refused(directory: Path, file: Path, key: str, rule: str) -> None:
@@ -153,32 +152,51 @@ def refused(directory: Path, file: Path, key: str, rule: str) -> None:
     assert rule in str(error.value)
 
 
+def first_is(value: float) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda array: np.concatenate([[value], array[1:].astype(float)])
+
+
 def set_first(key: str, value: float) -> Callable[[dict[str, Any]], None]:
-    def change(arrays: dict[str, Any]) -> None:
-        arrays[key] = arrays[key].astype(float)
-        arrays[key][0] = value
+    return lambda arrays: arrays.update({key: first_is(value)(arrays[key])})
 
-    return change
+
+CHANGES: dict[str, tuple[Callable[[np.ndarray], Any], str]] = {
+    "missing": (lambda _: None, ": missing, found "),
+    **{f"{value} in it": (first_is(value), "must be finite") for value in (np.nan, np.inf, -np.inf)},
+    **{
+        f"{value} in it": (first_is(value), f"must be positive, is {value:g} at index 0")
+        for value in (0.0, -1.0)
+    },
+    "shorter than the others": (lambda array: array[:-1], "arrays of different lengths"),
+    "of two dimensions": (lambda _: np.ones((2, 2)), "shape (2, 2)"),
+    "of objects": (lambda _: np.array([{"a": 1}, None], dtype=object), "not readable"),
+    **{
+        f"of {dtype}": (
+            lambda array, dtype=dtype: np.ones(len(array), int).astype(dtype),
+            "must hold numbers",
+        )
+        for dtype in ("U5", "c16", "?", "M8[s]")
+    },
+}
+"""What happens to one array of a file, and what the error then says."""
+ALLOWED = {("shorter than the others", "max_kv_tokens"), ("0.0 in it", "x_kv_usage")}
 
 
 @pytest.mark.parametrize(("file", "key"), KEYS)
-def test_a_missing_key_is_named_with_those_found(directory: Path, file: Path, key: str) -> None:
-    edit(directory / file, lambda arrays: arrays.pop(key))
-    refused(directory, file, f"{key}: missing, found ", "")
+@pytest.mark.parametrize("name", CHANGES)
+def test_an_array_that_is_wrong_is_named(directory: Path, file: Path, key: str, name: str) -> None:
+    if (name, key) in ALLOWED:
+        return
+    change, rule = CHANGES[name]
+    rule = "must lie in [0, 1]" if (name, key) == ("-1.0 in it", "x_kv_usage") else rule
 
+    def changed(arrays: dict[str, Any]) -> None:
+        arrays[key] = change(arrays[key])
+        if arrays[key] is None:
+            del arrays[key]
 
-@pytest.mark.parametrize(("file", "key"), KEYS)
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_values_that_are_not_finite(directory: Path, file: Path, key: str, value: float) -> None:
-    edit(directory / file, set_first(key, value))
-    refused(directory, file, key, "must be finite")
-
-
-@pytest.mark.parametrize(("file", "key"), POSITIVE)
-@pytest.mark.parametrize("value", [0.0, -1.0])
-def test_values_that_are_not_positive(directory: Path, file: Path, key: str, value: float) -> None:
-    edit(directory / file, set_first(key, value))
-    refused(directory, file, key, f"must be positive, is {value:g} at index 0")
+    edit(directory / file, changed)
+    refused(directory, file, key, rule)
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, 1 + 1e-8])
@@ -190,31 +208,6 @@ def test_kv_usage_outside_its_range(directory: Path, value: float) -> None:
 def test_kv_usage_may_be_rounded_above_one(directory: Path) -> None:
     edit(directory / DECODE_FILE, set_first("x_kv_usage", 1 + 1e-10))
     assert load_profile(directory).decode.samples.kv_usage.max() == 1.0
-
-
-@pytest.mark.parametrize(("file", "key"), [pair for pair in KEYS if pair[1] != "max_kv_tokens"])
-def test_arrays_of_different_lengths(directory: Path, file: Path, key: str) -> None:
-    edit(directory / file, lambda arrays: arrays.update({key: arrays[key][:-1]}))
-    refused(directory, file, key, "arrays of different lengths")
-
-
-@pytest.mark.parametrize(("file", "key"), KEYS)
-def test_wrong_dimensions(directory: Path, file: Path, key: str) -> None:
-    edit(directory / file, lambda arrays: arrays.update({key: np.ones((2, 2))}))
-    refused(directory, file, key, "shape (2, 2)")
-
-
-@pytest.mark.parametrize(("file", "key"), KEYS)
-@pytest.mark.parametrize("dtype", ["U5", "c16", "?", "M8[s]"])
-def test_arrays_that_do_not_hold_numbers(directory: Path, file: Path, key: str, dtype: str) -> None:
-    edit(directory / file, lambda arrays: arrays.update({key: np.ones(len(arrays[key]), int).astype(dtype)}))
-    refused(directory, file, key, "must hold numbers")
-
-
-@pytest.mark.parametrize(("file", "key"), KEYS)
-def test_pickled_objects_are_not_loaded(directory: Path, file: Path, key: str) -> None:
-    edit(directory / file, lambda arrays: arrays.update({key: np.array([{"a": 1}, None], dtype=object)}))
-    refused(directory, file, key, "not readable")
 
 
 def test_too_few_samples(directory: Path) -> None:

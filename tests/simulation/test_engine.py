@@ -10,7 +10,6 @@ from interp import PrefillSamples, build_profile
 from tests.simulation import plain_engine
 from tests.simulation.worlds import ArrayTrace, poisson_trace, roofline_profile, run, scenario
 
-FINISH_TOLERANCE_S = 0.002  # what is asked; what is reached is rounding
 REACHED_S = 1e-6
 
 
@@ -29,47 +28,42 @@ def assert_same_times(records, jobs):
     finished = np.array([job.finished_s for job in jobs])
     first = np.array([job.first_token_s for job in jobs])
     assert len(records) == len(jobs)
-    worst = np.abs(records["finished_s"] - finished).max()
-    assert worst < FINISH_TOLERANCE_S
-    assert worst < REACHED_S
+    assert np.abs(records["finished_s"] - finished).max() < REACHED_S
     assert np.abs(records["first_token_s"] - first).max() < REACHED_S
 
 
-@pytest.mark.parametrize(
-    ("rate_rps", "prefills", "decodes", "max_batch"),
-    [(2.0, 1, 1, 64), (12.0, 1, 1, 64), (30.0, 2, 3, 24), (60.0, 3, 2, 8)],
-    ids=["light", "busy", "several replicas", "overload with long queues"],
-)
-def test_finish_times_equal_token_by_token(rate_rps, prefills, decodes, max_batch):
-    profile = roofline_profile()
-    trace = poisson_trace(seed=7, count=400, rate_rps=rate_rps)
-    rules = plain_engine.Rules(max_batch, 100_000, transfer_latency_s=0.003, transfer_s_per_token=1e-6)
-    result, records = disaggregated(profile, trace, rules, prefills, decodes)
-    jobs = plain_engine.disaggregated(trace, profile, rules, prefills, decodes)
-    assert_same_times(records, jobs)
-    gaps = plain_engine.gaps_of(jobs)
-    assert result.tally.latencies["itl_s"].count == len(gaps)
-    assert result.report().document()["itl_s"]["mean"] == pytest.approx(gaps.mean(), rel=1e-9)
-    assert result.report().document()["itl_s"]["p50"] == pytest.approx(np.quantile(gaps, 0.5), rel=0.01)
-    assert result.report().document()["itl_s"]["p99"] == pytest.approx(np.quantile(gaps, 0.99), rel=0.02)
-
-
-def test_kv_capacity_limits_admission_as_token_by_token():
-    profile = roofline_profile(capacity=6_000)
+def short_of_kv() -> ArrayTrace:
     trace = poisson_trace(seed=3, count=300, rate_rps=20.0, isl_mean=300, osl_mean=200)
     trace.input_tokens = np.minimum(trace.input_tokens, 2_000)
     trace.output_tokens = np.minimum(trace.output_tokens, 2_000)
-    rules = plain_engine.Rules(64, 6_000, transfer_latency_s=0.003, transfer_s_per_token=1e-6)
-    _, records = disaggregated(profile, trace, rules, 1, 1)
-    assert_same_times(records, plain_engine.disaggregated(trace, profile, rules, 1, 1))
+    return trace
 
 
-def test_simultaneous_arrivals_share_a_batch():
-    profile = roofline_profile()
-    trace = ArrayTrace(np.repeat([0.0, 3.0], 20), np.full(40, 100), np.full(40, 50))
-    rules = plain_engine.Rules(64, 100_000, transfer_latency_s=0.003, transfer_s_per_token=1e-6)
-    _, records = disaggregated(profile, trace, rules, 1, 1)
-    assert_same_times(records, plain_engine.disaggregated(trace, profile, rules, 1, 1))
+AT_ONCE = ArrayTrace(np.repeat([0.0, 3.0], 20), np.full(40, 100), np.full(40, 50))
+
+
+@pytest.mark.parametrize(
+    ("trace", "prefills", "decodes", "max_batch", "capacity"),
+    [
+        pytest.param(poisson_trace(7, 400, 2.0), 1, 1, 64, 100_000, id="light"),
+        pytest.param(poisson_trace(7, 400, 12.0), 1, 1, 64, 100_000, id="busy"),
+        pytest.param(poisson_trace(7, 400, 30.0), 2, 3, 24, 100_000, id="several replicas"),
+        pytest.param(poisson_trace(7, 400, 60.0), 3, 2, 8, 100_000, id="overload with long queues"),
+        pytest.param(short_of_kv(), 1, 1, 64, 6_000, id="KV capacity limits admission"),
+        pytest.param(AT_ONCE, 1, 1, 64, 100_000, id="simultaneous arrivals share a batch"),
+    ],
+)
+def test_finish_times_equal_token_by_token(trace, prefills, decodes, max_batch, capacity):
+    profile = roofline_profile(capacity=capacity)
+    rules = plain_engine.Rules(max_batch, capacity, transfer_latency_s=0.003, transfer_s_per_token=1e-6)
+    result, records = disaggregated(profile, trace, rules, prefills, decodes)
+    jobs = plain_engine.disaggregated(trace, profile, rules, prefills, decodes)
+    assert_same_times(records, jobs)
+    gaps, itl_s = plain_engine.gaps_of(jobs), result.report().itl_s
+    assert result.tally.latencies["itl_s"].count == len(gaps)
+    assert itl_s.mean == pytest.approx(gaps.mean(), rel=1e-9)
+    assert itl_s.p50 == pytest.approx(np.quantile(gaps, 0.5), rel=0.01)
+    assert itl_s.p99 == pytest.approx(np.quantile(gaps, 0.99), rel=0.02)
 
 
 @pytest.mark.parametrize(("chunk_tokens", "max_batch"), [(256, 64), (2048, 64), (512, 6)])
@@ -84,19 +78,6 @@ def test_mixed_replicas_equal_token_by_token(chunk_tokens, max_batch):
     assert_same_times(records, jobs)
     gaps = plain_engine.gaps_of(jobs)
     assert result.report().document()["itl_s"]["mean"] == pytest.approx(gaps.mean(), rel=1e-9)
-
-
-def test_prefill_slows_the_decodes_of_a_mixed_replica():
-    profile = roofline_profile()
-    alone = ArrayTrace(np.array([0.0]), np.array([100]), np.array([200]))
-    disturbed = ArrayTrace(np.array([0.0, 0.5]), np.array([100, 8000]), np.array([200, 1]))
-    engine = EngineRules(chunk_tokens=512)
-    setting = scenario(profile, {Role.MIXED: 1}, engine=engine)
-    _, quiet = run(setting, alone)
-    _, busy = run(setting, disturbed)
-    prefill_s = float(profile.prefill.ttft_s(8000))
-    delay_s = busy["finished_s"][0] - quiet["finished_s"][0]
-    assert 0.9 * prefill_s < delay_s < 1.2 * prefill_s
 
 
 def prefill_ends(profile, trace, chunk_tokens):

@@ -5,6 +5,8 @@ import importlib.util
 import logging
 import os
 import pathlib
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -53,6 +55,15 @@ def test_the_engines_sizes_are_those_of_the_model_and_the_gpu() -> None:
     assert 350_000 < facts.max_kv_tokens < 460_000
 
 
+def test_importing_the_adapter_loads_no_library() -> None:
+    check = (
+        "import sys, headway_studies.estimator.aiconfigurator; "
+        "print([m for m in sys.modules if m.startswith('aic')])"
+    )
+    result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
 @needs_library
 @pytest.mark.slow
 def test_kv_bytes_do_not_depend_on_tensor_parallelism() -> None:
@@ -65,7 +76,15 @@ def test_kv_bytes_do_not_depend_on_tensor_parallelism() -> None:
 @pytest.mark.slow
 def test_latencies_follow_load() -> None:
     engine = AiConfigurator(spec())
-    assert engine.prefill_ms(256) < engine.prefill_ms(2_048) < engine.prefill_ms(16_384)
+    assert (
+        0
+        < engine.prefill_ms(1)
+        < engine.prefill_ms(256)
+        < engine.prefill_ms(2_048)
+        < engine.prefill_ms(16_384)
+    )
+    assert engine.prefill_ms(2_048) == engine.prefill_ms(2_048)
+    assert 0 < engine.decode_ms(1, 1) < engine.decode_ms(1, 8_192) < engine.prefill_ms(8_192)
     assert engine.decode_ms(1, 1_024) < engine.decode_ms(64, 1_024) < engine.decode_ms(64, 4_096)
     assert AiConfigurator(spec(quantization="fp8")).decode_ms(1, 1_024) < engine.decode_ms(1, 1_024)
 

@@ -83,19 +83,9 @@ class TestIdealSingle:
 
     found = staticmethod(lambda: results("ideal-single", 1))
 
-    @pytest.mark.parametrize("queue", QueuePolicy)
-    def test_push_pull_and_random_are_the_same_queue(self, queue):
-        """Document: pull < push < random. One consumer: the same waits to the last bit."""
-        found = self.found()
-        assert found[PULL, queue].runs == found[PUSH, queue].runs == found[RANDOM, queue].runs
-
     def test_bin_pack_waits_less(self):
         """Document: bin-pack < least load (pull). It does where it may fill the gap before a blocked head."""
         assert is_below_zero(waits(self.found(), BIN_PACK, PULL, SIMPLE))
-
-    def test_bin_pack_without_passing_is_least_load(self):
-        strict = results("ideal-single", 1, Passing.NEVER)
-        assert strict[BIN_PACK, SIMPLE].runs == strict[PULL, SIMPLE].runs
 
     @pytest.mark.parametrize("routing", DispatchRouting)
     def test_violations(self, routing):
