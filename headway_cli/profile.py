@@ -8,7 +8,7 @@ import typer
 
 from headway.config import embedded_profiles, load_config, resolve_profile
 from headway.planning import Slo
-from headway.profiling import OutputExistsError
+from headway.profiling import refuse_what_exists
 from headway.profiling.comparison import Recommendation, TargetLoad, compare_profiles, recommend
 from headway.profiling.foreign_profiles import ForeignProfile, import_aibrix, import_pre_swept, is_pre_swept
 from headway_cli.control import KEY_VARIABLE, KeyVariable, UrlOption, client
@@ -168,7 +168,7 @@ def import_(
     """Turn a profile of another system into profile directories."""
     places = _read(Path(source), Path(output), max_kv_tokens, tp)
     for place in places:
-        _refuse_what_exists(place, overwrite=overwrite)
+        refuse_what_exists(place, overwrite=overwrite)
     for place, found in places.items():
         save_profile(place, found.prefill, found.decode, found.meta)
         print(f"wrote {place}")
@@ -182,7 +182,7 @@ def export(
     overwrite: Annotated[bool, switch("--overwrite", "Replace a profile that exists.")] = False,
 ) -> None:
     """Write the profile that a running deployment plans by, with what traffic taught of it."""
-    _refuse_what_exists(Path(output), overwrite=overwrite)
+    refuse_what_exists(Path(output), overwrite=overwrite)
     server = client(url, api_key_env)
     document = server.get(PATH)
     try:
@@ -216,12 +216,6 @@ def is_profile(directory: str) -> bool:
 def _tp(path: Path) -> int:
     digits = path.name.removeprefix("tp")
     return int(digits) if digits.isdecimal() else 0
-
-
-def _refuse_what_exists(place: Path, *, overwrite: bool) -> None:
-    """OutputExistsError where a profile would replace something without --overwrite."""
-    if place.exists() and not overwrite and (not place.is_dir() or any(place.iterdir())):
-        raise OutputExistsError(f"--output: {place} exists and is not empty; --overwrite replaces it")
 
 
 def _read(source: Path, output: Path, max_kv_tokens: int | None, gpus: int) -> dict[Path, ForeignProfile]:

@@ -17,7 +17,7 @@ from typing import Any
 from headway.config import resolve_profile
 from headway.loadgen import LoadPlan, fetch_models
 from headway.planning.types import Slo
-from headway.profiling import OutputExistsError
+from headway.profiling import refuse_what_exists
 from headway.profiling.fleet_probing import (
     FleetOptions,
     fleet_meta,
@@ -184,6 +184,5 @@ def _checked(options: ProfileOptions) -> tuple[Path, list[str]]:
     if options.base is not None:
         resolve_profile(options.base, key="--base")
     place = Path(options.output)
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise OutputExistsError(f"--output: {place} exists and is not empty")
+    refuse_what_exists(place)
     return place, addresses

@@ -14,7 +14,7 @@ from collections.abc import Hashable, Mapping
 from difflib import SequenceMatcher
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import (
@@ -36,6 +36,7 @@ from headway.config.base import (
     PositiveInt,
     RoleName,
     Settings,
+    describe,
     every_fault,
     shown,
 )
@@ -44,6 +45,7 @@ from headway.config.live import ConnectorSettings, GatewaySettings, MetricsSetti
 from headway.config.planner import PlannerSettings, planner_model
 from headway.config.routing import RoutingSettings, SloClass
 
+M = TypeVar("M", bound=Settings)
 DISAGGREGATED: frozenset[RoleName] = frozenset({"prefill", "decode"})
 
 
@@ -364,6 +366,16 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: should hold keys and values, not {type(data).__name__}")
     return data
+
+
+def read_settings(path: Path, model: type[M]) -> M:
+    """A YAML file as a model of its own; ConfigError has one line: file, key, fault."""
+    tree = read_yaml(path)
+    try:
+        return model.model_validate(tree)
+    except ValidationError as error:
+        key, fault = describe(error, model.model_json_schema())
+        raise ConfigError(f"{path}: {key}: {fault}" if key else f"{path}: {fault}") from error
 
 
 NAMES_SHOWN = 4

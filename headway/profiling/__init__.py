@@ -17,6 +17,8 @@ is at risk. `foreign_profiles` reads those of other systems. Profiles without a 
     └── errors of `headway_studies.estimator`
 """
 
+from pathlib import Path
+
 from headway.engine.observed_latency import Phase as Phase
 
 
@@ -50,3 +52,15 @@ class IncompleteError(ProfilingError):
 
 class ForeignProfileError(ProfilingError):
     """A file of another system that is not what it says; names file and key."""
+
+
+def refuse_what_exists(place: Path, *, overwrite: bool | None = None) -> None:
+    """OutputExistsError for a file, and for a directory with something in it unless `overwrite`.
+
+    `overwrite` is None where no flag lets a command replace what is there.
+    """
+    if place.exists() and not place.is_dir():
+        raise OutputExistsError(f"--output: {place} exists and is not a directory")
+    if not overwrite and place.is_dir() and any(place.iterdir()):
+        how = "" if overwrite is None else "; --overwrite replaces it"
+        raise OutputExistsError(f"--output: {place} exists and is not empty{how}")

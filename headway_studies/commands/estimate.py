@@ -4,7 +4,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-from headway.profiling import OutputExistsError
 from headway_cli.errors import CliError
 from headway_cli.flags import option, spread, switch
 from headway_cli.terminal import bar
@@ -44,10 +43,7 @@ def estimate(
     if not all(size.isdecimal() for size in sizes):
         raise CliError(f"--tp: expected sizes such as 1,2,4, got {tp!r}")
     request = EstimateRequest(model=model, system=system, tps=tuple(map(int, sizes)), **given)
-    try:
-        estimator.check_output(request, Path(output), overwrite=overwrite)
-    except OutputExistsError as error:
-        raise CliError(f"--output: {error}; --overwrite replaces it") from error
+    estimator.check_output(request, Path(output), overwrite=overwrite)
     with bar("estimating") as show:
         found = estimator.estimate(request, lambda done, total, _: show(done, total) if show else None)
     for place in estimator.write_estimates(found, Path(output), overwrite=overwrite):

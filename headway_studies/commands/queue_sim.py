@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from enum import Enum
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from headway.config.base import ConfigError, PositiveFloat, PositiveInt, Settings, describe
-from headway.config.models import read_yaml
+from headway.config.base import ConfigError, PositiveFloat, PositiveInt, Settings
+from headway.config.models import read_settings
 from headway_cli.errors import CliError
 from headway_cli.flags import option, spread
 from headway_cli.options import listed
@@ -223,12 +223,7 @@ class SetupSettings(Settings):
 
 def read_setup(path: Path) -> Setup:
     """The set-up in a file; ConfigError has one line: file, key, fault."""
-    tree: dict[str, Any] = read_yaml(path)
-    try:
-        settings = SetupSettings.model_validate(tree)
-    except ValidationError as error:
-        key, fault = describe(error, SetupSettings.model_json_schema())
-        raise ConfigError(f"{path}: {key}: {fault}" if key else f"{path}: {fault}") from error
+    settings = read_settings(path, SetupSettings)
     try:
         return Setup(
             name=path.name,

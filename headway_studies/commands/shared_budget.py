@@ -16,11 +16,11 @@ from time import perf_counter
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from headway.config import load_config
-from headway.config.base import ConfigError, NonNegativeFloat, PositiveFloat, PositiveInt, Settings, describe
-from headway.config.models import OPTIONS, read_yaml
+from headway.config.base import ConfigError, NonNegativeFloat, PositiveFloat, PositiveInt, Settings
+from headway.config.models import OPTIONS, read_settings
 from headway.planning.hindsight.policy import HeadwayPolicy
 from headway.simulation.build import Plan
 from headway.simulation.report import SimulationReport, parse_report
@@ -110,11 +110,7 @@ def _in_proportion(gpus: int, minimums: Mapping[str, int], used: Mapping[str, fl
 
 def read_shared(path: Path) -> SharedBudget:
     """The deployments in a file; ConfigError has one line: file, key, fault."""
-    try:
-        return SharedBudget.model_validate(read_yaml(path))
-    except ValidationError as error:
-        key, fault = describe(error, SharedBudget.model_json_schema())
-        raise ConfigError(f"{path}: {key}: {fault}" if key else f"{path}: {fault}") from error
+    return read_settings(path, SharedBudget)
 
 
 def _found(place: str, beside: Path) -> str:

@@ -12,14 +12,13 @@ Decode lines run from a single request to the largest batch that batch limit and
 
 import math
 import pathlib
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from headway.profiling import OutputExistsError, ProfilingError
+from headway.profiling import ProfilingError, refuse_what_exists
 from headway.profiling.sweep.points import LONGEST_ISL_TOKENS, MIN_CONTEXT_TOKENS, log_spaced, prefill_grid
 from headway_studies.estimator.request import (
     EngineSpec,
@@ -39,11 +38,6 @@ class DecodePoint:
 
     batch: int
     context_tokens: int
-
-
-def decode_contexts(max_context_tokens: int, points: int) -> tuple[int, ...]:
-    """Context lengths to sample, up to `max_context_tokens`."""
-    return log_spaced(MIN_CONTEXT_TOKENS, max_context_tokens, points)
 
 
 def decode_grid(
@@ -174,7 +168,7 @@ def _grids(request: EstimateRequest, estimator: LatencyEstimator) -> _Plan:
             f"{request.model}: only {longest} tokens fit into the KV cache, too few for a profile"
         )
     points = decode_grid(
-        decode_contexts(longest, request.context_points),
+        log_spaced(MIN_CONTEXT_TOKENS, longest, request.context_points),
         max_batch=request.max_batch,
         max_kv_tokens=facts.max_kv_tokens,
         batches=request.batch_points,
@@ -234,29 +228,17 @@ def write_estimates(
     system refuses.
     """
     places = {directory / profile.name: profile for profile in profiles}
-    _refuse(places, overwrite=overwrite)
-    created: list[pathlib.Path] = []
+    for place in places:
+        refuse_what_exists(place, overwrite=overwrite)
     for place, profile in places.items():
-        is_new = not place.exists()
         try:
             save_profile(place, profile.prefill, profile.decode, profile.meta)
         except ProfileError as error:
-            for written in created:
-                shutil.rmtree(written)
             raise ProfilingError(str(error)) from error
-        if is_new:
-            created.append(place)
     return tuple(places)
 
 
 def check_output(request: EstimateRequest, directory: pathlib.Path, *, overwrite: bool = False) -> None:
     """Raise `OutputExistsError` where `write_estimates` would; for use before the work of estimating."""
-    _refuse((directory / request.directory_name(tp) for tp in request.tps), overwrite=overwrite)
-
-
-def _refuse(places: Iterable[pathlib.Path], *, overwrite: bool) -> None:
-    for place in places:
-        if place.exists() and not place.is_dir():
-            raise OutputExistsError(f"{place}: exists and is not a directory")
-        if not overwrite and place.is_dir() and any(place.iterdir()):
-            raise OutputExistsError(f"{place}: exists and is not empty; overwriting was not asked for")
+    for tp in request.tps:
+        refuse_what_exists(directory / request.directory_name(tp), overwrite=overwrite)

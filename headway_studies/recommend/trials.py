@@ -27,6 +27,7 @@ from headway.simulation.demand import Reach, demand_gpu_s, interval_loads, reach
 from headway.simulation.report import SimulationReport
 from headway.simulation.results import RunSetting
 from headway.simulation.scenario import ClassMix, request_classes
+from headway.words import milliseconds, percent
 from headway.workload import Trace
 from headway_studies.recommend.candidates import Candidate
 from headway_studies.recommend.fleets import Fleet, LeastFleet, least_fleet
@@ -122,12 +123,12 @@ def _out_of_reach(plan: Plan, trace: Trace, known: Reach, mix: ClassMix) -> str:
         strict=True,
     ):
         if missed:
-            instead = "" if mix.named else f" ({_percent(aim)} keep {_milliseconds(kept_s)} ms)"
-            share = _percent(missed / known.requests)
+            instead = "" if mix.named else f" ({percent(aim)} keep {milliseconds(kept_s)} ms)"
+            share = percent(missed / known.requests)
             reasons.append(f"{name} of {target_s * 1e3:g} ms is missed by {share} of requests{instead}")
     if not reasons:
         reasons.append("requests are too long for its KV cache")
-    attained = _percent(known.attainable / known.requests)
+    attained = percent(known.attainable / known.requests)
     return f"unreachable, even when idle ({attained} of requests within SLO): {'; '.join(reasons)}"
 
 
@@ -210,7 +211,7 @@ def _simulated(config: HeadwayConfig, trace: Trace) -> SimulationReport:
 def _too_few(found: LeastFleet, plan: Plan) -> str:
     bound = ", ".join(_at_limit(found.largest, plan))
     limits = f" ({bound} allows no more)" if bound else ""
-    return f"no fleet keeps it: {_counts(found.largest)} attain {_percent(found.attained)}{limits}"
+    return f"no fleet keeps it: {_counts(found.largest)} attain {percent(found.attained)}{limits}"
 
 
 def _at_limit(fleet: Fleet, plan: Plan) -> Iterator[str]:
@@ -221,11 +222,3 @@ def _at_limit(fleet: Fleet, plan: Plan) -> Iterator[str]:
 
 def _counts(fleet: Fleet) -> str:
     return ", ".join(f"{count} {role}" for role, count in fleet.items())
-
-
-def _milliseconds(value_s: float) -> str:
-    return f"{value_s * 1e3:,.0f}" if value_s >= 1.0 else f"{value_s * 1e3:.4g}"
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:.4g} %"

@@ -169,7 +169,7 @@ def test_an_existing_directory_is_not_overwritten_unless_asked(tmp_path: pathlib
     occupied = tmp_path / "toy-1b_h100_tp2"
     write_estimates(toy(tps=(2,), max_batch=4), tmp_path)
     profiles = toy(tps=(1, 2))
-    with pytest.raises(OutputExistsError, match="toy-1b_h100_tp2: exists and is not empty"):
+    with pytest.raises(OutputExistsError, match="toy-1b_h100_tp2 exists and is not empty"):
         write_estimates(profiles, tmp_path)
     with pytest.raises(OutputExistsError, match="toy-1b_h100_tp2"):
         check_output(ask(tps=(1, 2)), tmp_path)
@@ -186,7 +186,6 @@ def test_overwriting_spares_a_directory_that_is_no_profile(tmp_path: pathlib.Pat
     with pytest.raises(ProfilingError, match="toy-1b_h100_tp2"):
         write_estimates(toy(tps=(1, 2)), tmp_path, overwrite=True)
     assert mine.read_text() == "years of work"
-    assert [path.name for path in tmp_path.iterdir()] == ["toy-1b_h100_tp2"]
 
 
 def test_a_file_in_the_way_is_an_error(tmp_path: pathlib.Path) -> None:
