@@ -50,8 +50,12 @@ def said(facts: ClusterFacts, settings: Mapping[str, Any] = GPUS) -> tuple[list[
     return [one.text for one in found if not one.ok], [one.text for one in found if one.ok]
 
 
-HEAD = node("10.0.0.1", head=True)
-EIGHT = node("10.0.0.2", GPU=8.0)
+def eight(address: str = "10.0.0.2", **answers: Any) -> Node:
+    """A node of eight GPUs that gave these answers beside the usual ones."""
+    return node(address, replace(WELL, **answers), GPU=8.0)
+
+
+HEAD, EIGHT = node("10.0.0.1", head=True), eight()
 
 
 def test_what_fits_has_no_fault() -> None:
@@ -83,43 +87,27 @@ BROKEN: list[tuple[ClusterFacts, Mapping[str, Any], str]] = [
         "(ray start --resources), or drop it from pools.decode.resources",
     ),
     (
-        cluster(
-            HEAD, node("10.0.0.2", Said(fault="ModuleNotFoundError: No module named 'headway'"), GPU=8.0)
-        ),
+        cluster(HEAD, eight(headway="", fault="ModuleNotFoundError: No module named 'headway'")),
         GPUS,
         "node 10.0.0.2: ModuleNotFoundError: No module named 'headway': install Headway on every node",
     ),
     (
-        cluster(HEAD, node("10.0.0.2", Said(headway="0.0.9", python="3.11.2"), GPU=8.0)),
+        cluster(HEAD, eight(headway="0.0.9")),
         GPUS,
         "node 10.0.0.2 has Headway 0.0.9, this machine 0.1.0: install one version on all nodes",
     ),
     (
-        cluster(HEAD, node("10.0.0.2", Said(headway="0.1.0", python="3.12.1"), GPU=8.0)),
+        cluster(HEAD, eight(python="3.12.1")),
         GPUS,
         "node 10.0.0.2 has Python 3.12.1, this machine 3.11.9: use one version",
     ),
     (
-        cluster(
-            HEAD,
-            node(
-                "10.0.0.2",
-                Said(headway="0.1.0", python="3.11.2", engine="engine.vllm.model: /m: holds no weights"),
-                GPU=8.0,
-            ),
-        ),
+        cluster(HEAD, eight(engine="engine.vllm.model: /m: holds no weights")),
         GPUS,
         "node 10.0.0.2: engine.vllm.model: /m: holds no weights",
     ),
     (
-        cluster(
-            HEAD,
-            node(
-                "10.0.0.2",
-                Said(headway="0.1.0", python="3.11.2", weights_bytes=141 * 10**9, gpu_bytes=48 * 10**9),
-                GPU=8.0,
-            ),
-        ),
+        cluster(HEAD, eight(weights_bytes=141 * 10**9, gpu_bytes=48 * 10**9)),
         GPUS,
         "decode: the weights take 141.0 GB on 2 GPUs, and node 10.0.0.2 has 48 GB a GPU: "
         "use more GPUs a replica, or larger nodes",
@@ -141,7 +129,7 @@ BROKEN: list[tuple[ClusterFacts, Mapping[str, Any], str]] = [
         "set gateway.host to 0.0.0.0, and keys",
     ),
     (
-        cluster(node("10.0.0.1", Said(headway="0.1.0", python="3.11.2", port_taken=True), GPU=8.0)),
+        cluster(eight("10.0.0.1", port_taken=True)),
         GPUS,
         "gateway.port: 8000 is taken on 10.0.0.1: free it, or choose another",
     ),
@@ -218,8 +206,7 @@ def test_a_node_whose_headway_is_another_is_told_so_even_if_it_does_not_know_a_s
 
 
 def test_the_port_is_its_own_where_the_application_is_there() -> None:
-    taken = node("10.0.0.1", Said(headway="0.1.0", python="3.11.2", port_taken=True), GPU=8.0)
-    assert said(cluster(taken, occupied=True))[0] == []
+    assert said(cluster(eight("10.0.0.1", port_taken=True), occupied=True))[0] == []
 
 
 def test_nodes_that_are_there_are_taken_off_the_group_whose_resources_they_have() -> None:

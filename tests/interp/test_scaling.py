@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from interp_cases import decode_samples, grid_profile, prefill_samples, roofline_itl
 
-from interp import DecodeSamples, PrefillSamples, Profile, ProfileError, build_profile, scaled
+from interp import Profile, ProfileError, build_profile, scaled
 
 SPEEDS = [0.1, 3.0, 1000.0]
 ISL = np.array([1.0, 128.0, 700.0, 8192.0, 50_000.0])
@@ -37,31 +37,6 @@ def test_times_are_divided_and_throughputs_multiplied(make: Callable[[], Profile
     )
     for found, expected in pairs:
         np.testing.assert_allclose(found, expected, rtol=1e-12)
-
-
-@pytest.mark.parametrize("speed", SPEEDS)
-def test_it_is_the_profile_of_scaled_samples(speed: float) -> None:
-    profile = scattered_profile()
-    prefill, decode = profile.prefill.samples, profile.decode.samples
-    measured = build_profile(
-        PrefillSamples(
-            isl_tokens=prefill.isl_tokens,
-            ttft_s=prefill.ttft_s / speed,
-            throughput_per_gpu=prefill.throughput_per_gpu * speed,
-        ),
-        DecodeSamples(
-            max_kv_tokens=decode.max_kv_tokens,
-            kv_usage=decode.kv_usage,
-            context_tokens=decode.context_tokens,
-            itl_s=decode.itl_s / speed,
-            throughput_per_gpu=decode.throughput_per_gpu * speed,
-        ),
-        profile.meta,
-    )
-    fast = scaled(profile, speed)
-    np.testing.assert_allclose(fast.prefill.ttft_s(ISL), measured.prefill.ttft_s(ISL), rtol=1e-9)
-    np.testing.assert_allclose(fast.decode.itl_s(KV, CONTEXT), measured.decode.itl_s(KV, CONTEXT), rtol=1e-9)
-    assert fast.gpus_per_engine == measured.gpus_per_engine
 
 
 @pytest.mark.parametrize("speed", SPEEDS)

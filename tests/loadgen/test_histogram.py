@@ -24,12 +24,6 @@ def test_same_figures_as_the_simulator(values: list[float]) -> None:
     assert filled(values).summary() == pytest.approx(theirs.summary())
 
 
-@given(st.lists(st.floats(1e-4, 100.0), min_size=1, max_size=300), st.sampled_from([0.5, 0.9, 0.99]))
-def test_quantiles_within_resolution(values: list[float], share: float) -> None:
-    exact = np.quantile(values, share, method="inverted_cdf")
-    assert filled(values).quantile(share) == pytest.approx(exact, rel=0.003)
-
-
 def test_weights_count() -> None:
     histogram = filled([0.01], weight=99.0)
     histogram.add(1.0)

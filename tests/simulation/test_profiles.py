@@ -10,9 +10,7 @@ import pytest
 
 from headway.config import load_config
 from headway.config.routing import PredictionSettings
-from headway.engine.kernel import layout
 from headway.engine.kernel.layout import Routing
-from headway.planning import PlanningError
 from headway.simulation.build import make_plan, make_scenario
 from headway.simulation.router_driver import PULL_S, RENEWED, SimulatedTrainer
 from headway.simulation.scenario import ScenarioRouter
@@ -93,18 +91,6 @@ def test_each_profile_serves_every_request_once(profile, fleet):
     assert sum(row["requests"] for row in summary["classes"].values()) == 300
 
 
-def test_crashes_are_survived():
-    crashes = [{"at_s": at, "role": role} for at in (3.0, 9.0) for role in ("prefill", "decode")]
-    more = {"simulation.crashes": crashes, "simulation.start_up_delay_s": 2.0}
-    found, _ = setting("default", SPLIT, **more)
-    result, records = run(found, conversations(600, 60.0))
-    assert len(records) == 600
-    assert result.tally.retried > 0
-    failed = records[records["outcome"] == layout.FAILED]
-    assert (failed["first_token_s"] >= 0).all()
-    assert result.tally.completed + len(failed) == 600
-
-
 def test_prompts_move_between_mixed_replicas():
     more = {"routing.offload.mode": "always", "routing.offload.heavy_tokens": 1500}
     found, _ = setting("prefix", MIXED, **more, **{"engine.prefix_cache_tokens": 100_000})
@@ -132,15 +118,6 @@ def test_a_compiled_form_is_used_where_nothing_asks_for_the_router():
     assert of("slo").learn == PredictionSettings()
     assert of("slo", **{"routing.prediction.learn": False}).learn is None
     assert of("slo", **{"engine.max_model_tokens": 8000}).most_tokens == 8000
-
-
-def test_an_unknown_profile_lists_the_known_ones():
-    with pytest.raises(PlanningError) as refused:
-        make_plan(load_config(None, {"routing.profile": "nearest"}))
-    message = str(refused.value)
-    assert message.startswith("routing.profile: ")
-    assert all(name in message for name in ("nearest", *BUILT_IN))
-    assert "\n" not in message
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from trace_files import as_bytes, plain, whole, write
+from trace_files import plain, whole, write
 
 from headway.workload import (
     TraceError,
@@ -221,11 +221,6 @@ def test_interval_series_counts_whole_intervals(tmp_path: Path) -> None:
             interval_series(trace, 1e-6)
         with pytest.raises(TraceError, match="interval_s must be above 0"):
             interval_series(trace, 0.0)
-
-
-def test_chunks_of_a_long_load_do_not_depend_on_their_size() -> None:
-    with open_trace("steady:rate_rps=100,duration_s=3000") as trace:
-        assert as_bytes(trace, 1000) == as_bytes(trace, 100_000)
 
 
 def test_memory_does_not_grow_with_the_length_of_the_trace() -> None:

@@ -100,12 +100,6 @@ def test_a_fraction_thins_at_random_but_the_same_every_time(tmp_path: Path) -> N
     assert abs(halves - 1250).max() < 5 * np.sqrt(5000 * 0.25 * 0.75)
 
 
-def test_what_is_kept_does_not_depend_on_where_reading_begins() -> None:
-    one, *others = (superposed([1.0] * 1000, 1.5, rows)[0] for rows in (65536, 130, 31))
-    for other in others:
-        assert one.output_tokens.tolist() == other.output_tokens.tolist()
-
-
 def test_scaling_keeps_the_trend_and_the_mean_rate(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     quiet, busy = np.sort(rng.uniform(0, 5000, 1000)), np.sort(rng.uniform(5000, 10_000, 4000))
