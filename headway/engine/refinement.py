@@ -25,7 +25,7 @@ A report that is not finite and positive is left out. At most MOST_CELLS are kep
 goes first. `version` rises with every change. Times are seconds of one clock.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
 from math import exp, log, sqrt
 from typing import Any, NamedTuple
@@ -279,21 +279,22 @@ def _with_phase(
                 )
             recent, since_s[phase] = Evidence(), now_s
         latest[phase] = recent
-    places = _places(phase, tokens, kv_usage)
-    for place in np.unique(places, axis=0):
-        here = (places == place).all(axis=1)
-        cell = RefinementCell(phase, int(place[0]), int(place[1]))
+    for cell, here in _cells(phase, tokens, kv_usage):
         # Taken out and put in again: the order of the dict is the order in which cells were last fed.
         evidence = cells.pop(cell, Evidence(at_s=now_s))
         cells[cell] = evidence.with_seen(ratio[here], np.log(tokens[here]), kv_usage[here])
     return replace(learnt, cells=cells, latest=latest, since_s=since_s)
 
 
-def _places(phase: Phase, tokens: FloatArray, kv_usage: FloatArray) -> NDArray[np.int64]:
-    """The cell of each report, i8[N, 2]: half octave of tokens, tenth of the KV cache."""
+def _cells(
+    phase: Phase, tokens: FloatArray, kv_usage: FloatArray
+) -> Iterator[tuple[RefinementCell, NDArray[np.bool_]]]:
+    """The cells of reports, half an octave of tokens and a tenth of the KV cache, with theirs, bool[N]."""
     octaves = np.floor(CELLS_PER_OCTAVE * np.log2(tokens))
     tenths = np.minimum(CELLS_OF_KV - 1, np.floor(CELLS_OF_KV * kv_usage))
-    return np.stack([octaves, tenths], axis=1).astype(np.int64)
+    places = np.stack([octaves, tenths], axis=1).astype(np.int64)
+    for place in np.unique(places, axis=0):
+        yield RefinementCell(phase, int(place[0]), int(place[1])), (places == place).all(axis=1)
 
 
 def moved(profile: Profile, before: Refinement, after: Refinement, by: float = MATERIAL) -> bool:
@@ -304,12 +305,15 @@ def moved(profile: Profile, before: Refinement, after: Refinement, by: float = M
 
 def _logarithms(profile: Profile, refinement: Refinement) -> tuple[FloatArray, FloatArray]:
     """ln of the corrections at the samples of prefill and of decode."""
+    prefill, decode = (known.trust * known.at(*places) for known, *places in _samples(profile, refinement))
+    return prefill, decode
+
+
+def _samples(profile: Profile, refinement: Refinement) -> Iterator[tuple[_Known, FloatArray, FloatArray]]:
+    """By phase what is known, and tokens and KV usage of the profile's samples."""
     isl_tokens, decode = profile.prefill.samples.isl_tokens, profile.decode.samples
-    prefill, decoding = (_Known.of(refinement.cells, phase) for phase in Phase)
-    return (
-        prefill.trust * prefill.at(isl_tokens, np.zeros(len(isl_tokens))),
-        decoding.trust * decoding.at(decode.context_tokens, decode.kv_usage),
-    )
+    yield _Known.of(refinement.cells, Phase.PREFILL), isl_tokens, np.zeros(len(isl_tokens))
+    yield _Known.of(refinement.cells, Phase.DECODE), decode.context_tokens, decode.kv_usage
 
 
 def refined(profile: Profile, refinement: Refinement) -> Profile:
@@ -349,12 +353,9 @@ def gathered(profile: Profile, reports: Sequence[LatencyReport]) -> Refinement:
         if not len(columns):
             continue
         tokens, kv_usage, ratio = _ratios(profile, phase, columns)
-        places = _places(phase, tokens, kv_usage)
-        for place in np.unique(places, axis=0):
-            here = (places == place).all(axis=1)
+        for cell, here in _cells(phase, tokens, kv_usage):
             middle = np.full(int(here.sum()), np.median(ratio[here]))
-            evidence = Evidence().with_seen(middle, np.log(tokens[here]), kv_usage[here])
-            cells[RefinementCell(phase, int(place[0]), int(place[1]))] = evidence
+            cells[cell] = Evidence().with_seen(middle, np.log(tokens[here]), kv_usage[here])
         version += len(columns)
     return Refinement(version=version, cells=cells)
 
@@ -364,11 +365,8 @@ def within_reach(profile: Profile, refinement: Refinement) -> tuple[NDArray[np.b
 
     Near is a distance of 1 in units of NEAR_OCTAVES and NEAR_KV.
     """
-    isl_tokens, decode = profile.prefill.samples.isl_tokens, profile.decode.samples
-    prefill, decoding = (_Known.of(refinement.cells, phase) for phase in Phase)
-    squares = (
-        prefill.distance2(isl_tokens, np.zeros(len(isl_tokens))),
-        decoding.distance2(decode.context_tokens, decode.kv_usage),
+    prefill, decode = (
+        np.asarray((known.distance2(*places) <= 1.0).any(axis=1))
+        for known, *places in _samples(profile, refinement)
     )
-    reached_prefill, reached_decode = (np.asarray((each <= 1.0).any(axis=1)) for each in squares)
-    return reached_prefill, reached_decode
+    return prefill, decode
