@@ -120,6 +120,18 @@ class Outcomes:
         """Share of all requests that met all their SLOs; None without requests."""
         return self.met / self.requests if self.requests else None
 
+    def figures(self, seconds: float) -> dict[str, Any]:
+        """Counts, attainment, goodput over `seconds` and latencies, by the keys that reports have."""
+        return {
+            "requests": self.requests,
+            "completed": self.completed,
+            "shed": self.shed,
+            "failed": self.failed,
+            "attainment": self.attainment,
+            "goodput_rps": self.met / seconds if seconds else 0.0,
+            **{name: Quantiles(**latency.summary()) for name, latency in self.latencies.items()},
+        }
+
     def count(self, outcomes: NDArray[np.int32], met: int) -> None:
         """Add requests that ended, `met` of them within their SLOs."""
         self.requests += len(outcomes)
@@ -287,7 +299,6 @@ class SimulationResult:
         """The report of the run in its setting."""
         tally, setting = self.tally, setting or RunSetting(notes=self.notes)
         bound_hours = tally.fluid.gpu_seconds / 3600.0
-        latencies = {name: Quantiles(**latency.summary()) for name, latency in tally.latencies.items()}
         of_class = zip(tally.mix.classes, tally.classes, strict=True)
         classes = {each.name: _class_figures(each, ended, self.simulated_s) for each, ended in of_class}
         return SimulationReport(
@@ -300,17 +311,11 @@ class SimulationResult:
             slo=ReportSlo(ttft_s=self.slo.ttft_s, itl_s=self.slo.itl_s, attainment=setting.aim),
             adjustment_interval_s=setting.adjustment_interval_s,
             wall_s=setting.wall_s,
-            requests=tally.requests,
-            completed=tally.completed,
-            shed=tally.shed,
-            failed=tally.failed,
+            **tally.figures(self.simulated_s),
             retried=tally.retried,
-            attainment=self.attainment,
-            goodput_rps=tally.met / self.simulated_s if self.simulated_s else 0.0,
             gpu_hours=self.gpu_hours,
             fluid_bound_gpu_hours=bound_hours,
             prefix_hit_rate=tally.cached_tokens / tally.input_tokens if tally.input_tokens else 0.0,
-            **latencies,
             scale_events=sum(self.scale_events.values()),
             direction_reversals=sum(self.direction_reversals.values()),
             simulated_s=self.simulated_s,
@@ -329,15 +334,8 @@ class SimulationResult:
 
 
 def _class_figures(each: RequestClass, outcomes: Outcomes, simulated_s: float) -> ClassFigures:
-    latencies = {name: Quantiles(**latency.summary()) for name, latency in outcomes.latencies.items()}
     return ClassFigures(
         slo=ClassSlo(ttft_s=each.slo.ttft_s, tpot_s=each.slo.itl_s),
         critical=each.critical,
-        requests=outcomes.requests,
-        completed=outcomes.completed,
-        shed=outcomes.shed,
-        failed=outcomes.failed,
-        attainment=outcomes.attainment,
-        goodput_rps=outcomes.met / simulated_s if simulated_s else 0.0,
-        **latencies,
+        **outcomes.figures(simulated_s),
     )
