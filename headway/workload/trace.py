@@ -10,7 +10,7 @@ import gzip
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from io import TextIOWrapper
 from math import isfinite
 from pathlib import Path
@@ -237,38 +237,22 @@ def _cut(name: str, ingested: Ingested, options: TraceOptions) -> Cut:
 
 
 def _stats(ingested: Ingested, cut: Cut) -> TraceStats:
-    inputs, outputs = _Lengths(), _Lengths()
-    blocks = 0
+    totals, highest, blocks = np.zeros(2, np.int64), np.zeros(2, np.int64), 0
     for at in range(cut.first_row, cut.last_row, STATS_ROWS):
         records = cut.spool.read(at, min(at + STATS_ROWS, cut.last_row))
-        inputs.add(records["input_tokens"])
-        outputs.add(records["output_tokens"])
+        lengths = np.stack([records["input_tokens"], records["output_tokens"]])
+        totals += lengths.sum(axis=1)
+        highest = np.maximum(highest, lengths.max(axis=1))
         blocks += int(records["block_count"].sum(dtype=np.int64))
-    counts = ingested.counts
     return TraceStats(
-        rows_read=counts.rows_read,
-        reordered=counts.reordered,
-        skipped_zero_output=counts.skipped_zero_output,
-        skipped_zero_input=counts.skipped_zero_input,
+        **asdict(ingested.counts),
         requests=cut.rows(),
-        isl_mean=inputs.total / cut.rows(),
-        isl_max=inputs.highest,
-        osl_mean=outputs.total / cut.rows(),
-        osl_max=outputs.highest,
+        isl_mean=int(totals[0]) / cut.rows(),
+        isl_max=int(highest[0]),
+        osl_mean=int(totals[1]) / cut.rows(),
+        osl_max=int(highest[1]),
         blocks=blocks,
     )
-
-
-class _Lengths:
-    """The sum and the highest of token counts."""
-
-    def __init__(self) -> None:
-        self.total = 0
-        self.highest = 0
-
-    def add(self, tokens: npt.NDArray[np.int64]) -> None:
-        self.total += int(tokens.sum())
-        self.highest = max(self.highest, int(tokens.max()))
 
 
 Array = npt.NDArray[np.float64]
