@@ -229,6 +229,22 @@ class EngineRequests:
         )
 
 
+async def arrivals(engine: Engine, request: EngineRequest, kv: Any = None) -> tuple[Arrival, ...]:  # noqa: ANN401 - the engine's own
+    """The tokens of a request as they come, on the running loop. UnmeasurableError, TargetError."""
+    now_s, found = asyncio.get_running_loop().time, list[Arrival]()
+    try:
+        async for chunk in engine.decode(request, kv):
+            if chunk.tokens:
+                found.append(Arrival(now_s(), chunk.tokens))
+    except PromptTooLong as error:
+        raise UnmeasurableError(str(error)) from error
+    except EngineError as error:
+        raise TargetError(str(error)) from error
+    if not found:
+        raise TargetError("the engine gave no token")
+    return tuple(found)
+
+
 class EngineTarget:
     """A mixed engine, called directly on the running loop, whose clock is read."""
 
@@ -237,17 +253,5 @@ class EngineTarget:
 
     async def stream(self, prompt: Sequence[int], output_tokens: int) -> StreamTimes:
         """Serve one request to its end."""
-        now_s, arrivals = asyncio.get_running_loop().time, list[Arrival]()
-        request = self._requests.next(prompt, output_tokens)
-        sent_s = now_s()
-        try:
-            async for chunk in self._engine.decode(request, None):
-                if chunk.tokens:
-                    arrivals.append(Arrival(now_s(), chunk.tokens))
-        except PromptTooLong as error:
-            raise UnmeasurableError(str(error)) from error
-        except EngineError as error:
-            raise TargetError(str(error)) from error
-        if not arrivals:
-            raise TargetError("the engine gave no token")
-        return StreamTimes(sent_s=sent_s, arrivals=tuple(arrivals))
+        request, sent_s = self._requests.next(prompt, output_tokens), asyncio.get_running_loop().time()
+        return StreamTimes(sent_s=sent_s, arrivals=await arrivals(self._engine, request))

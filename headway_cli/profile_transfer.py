@@ -21,7 +21,6 @@ from headway.engine.kinds import engine_kind
 from headway.loadgen import LoadPlan, fetch_models
 from headway.planning.types import Role, Slo
 from headway.profiling import MeasurementsError, TargetError
-from headway.profiling.sweep.measure import Arrival
 from headway.profiling.sweep.points import Limits
 from headway.profiling.transfer import (
     EndpointPair,
@@ -36,6 +35,7 @@ from headway_cli.profile_targets import (
     EngineRequests,
     ProfileOptions,
     SaysSizes,
+    arrivals,
     configuration,
     is_endpoint,
 )
@@ -104,20 +104,17 @@ class EnginePair:
 
     async def hand_over(self, prompt: Sequence[int], output_tokens: int) -> Handover:
         """One request over both engines. Raises TargetError."""
-        now_s, arrivals = asyncio.get_running_loop().time, list[Arrival]()
         before = self._decode.stats().external_tokens
         request = self._requests.next(prompt, output_tokens)
         try:
             kv = await self._prefill.prefill(request)
-            prefilled_s = now_s()
-            async for chunk in self._decode.decode(request, kv):
-                if chunk.tokens:
-                    arrivals.append(Arrival(now_s(), chunk.tokens))
         except EngineError as error:
             raise TargetError(str(error)) from error
+        prefilled_s = asyncio.get_running_loop().time()
+        came = await arrivals(self._decode, request, kv)
         if self._decode.stats().external_tokens <= before:
             raise TargetError("the decode engine computed the prompt by itself; no KV came to it")
-        return Handover(prefilled_s, arrivals)
+        return Handover(prefilled_s, came)
 
     async def bytes_per_token(self) -> float | None:
         """As the decode engine says."""
