@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from headway.engine import EngineRules, LiveEngine
 from headway.planning.types import Role
-from headway.routing.types import NOTHING, Placement, ReplicaUpdate, RouteRequest, RoutingOutcome
+from headway.routing.types import Placement
 from headway.simulation.scenario import ScenarioRouter
 from tests.engine.stepping import Seen
+from tests.simulation.routers import Scripted, place
 from tests.simulation.worlds import ArrayTrace, growing_prompts, roofline_profile, run, scenario
 
 BLOCK = 128
@@ -23,33 +24,14 @@ REACHED_S = 1e-6
 TRANSFER = {"transfer_latency_s": 0.003, "kv_bytes_per_token": 1.0, "transfer_bytes_per_s": 1e6}
 
 
-@dataclass
-class Script:
+def scripted(places: list[tuple[int, int]]) -> ScenarioRouter:
     """A router that places request n on the replicas `places[n]`: prefill, decode."""
 
-    places: list[tuple[int, int]]
-    replicas: list[str] = field(default_factory=list)
-    next_due_s: float = inf
-    queued: int = 0
+    def answer(router: Scripted, event: str, _: float, name: str) -> list[Placement] | None:
+        replicas = router.ready[Role.MIXED]
+        return [place(name, *(replicas[at] for at in places[int(name)]))] if event == "submit" else None
 
-    def submit(self, now_s: float, request: RouteRequest) -> RoutingOutcome:
-        prefill, decode = (self.replicas[place] for place in self.places[int(request.request_id)])
-        placed = Placement(
-            request_id=request.request_id, prefill_replica=prefill, decode_replica=decode, profile="script"
-        )
-        return RoutingOutcome(placements=(placed,))
-
-    def replica_changed(self, now_s: float, update: ReplicaUpdate) -> RoutingOutcome:
-        self.replicas = sorted({*self.replicas, update.replica})
-        return NOTHING
-
-    def nothing(self, *_: object, **__: object) -> RoutingOutcome:
-        return NOTHING
-
-    prefilled = first_token = complete = failed = expire = nothing
-
-    def metrics(self) -> dict[str, dict[tuple[str, ...], float]]:
-        return {}
+    return ScenarioRouter(name="script", make=lambda _: Scripted(answer))
 
 
 @dataclass
@@ -115,8 +97,7 @@ def assert_as_compiled(
     trace: ArrayTrace, places: list[tuple[int, int]], rules: EngineRules, capacity: int
 ) -> None:
     profile = roofline_profile(capacity=capacity)
-    routed = ScenarioRouter(name="script", make=lambda _: Script(places))
-    _, records = run(scenario(profile, {Role.MIXED: 2}, engine=rules, routing=routed), trace)
+    _, records = run(scenario(profile, {Role.MIXED: 2}, engine=rules, routing=scripted(places)), trace)
     pair = Pair(profile, rules, trace, places)
     seen, count = pair.drive(), len(places)
     assert len(records) == count
