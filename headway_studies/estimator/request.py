@@ -198,7 +198,7 @@ class EstimatedProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Estimates:
-    """The profiles of a run in the order of its `tps` (iterable, sized), and why other sizes were skipped."""
+    """The profiles of a run in the order of its `tps` (iterable), and why other sizes were skipped."""
 
     profiles: tuple[EstimatedProfile, ...]
     skipped: Mapping[int, str] = field(default_factory=dict)
@@ -206,7 +206,3 @@ class Estimates:
     def __iter__(self) -> Iterator[EstimatedProfile]:
         """Iterate over the profiles."""
         return iter(self.profiles)
-
-    def __len__(self) -> int:
-        """Count the profiles."""
-        return len(self.profiles)
