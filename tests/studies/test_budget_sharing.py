@@ -94,10 +94,24 @@ def test_the_order_of_deployments_does_not_matter(of, spare, random):
 
 @steady
 @given(demands(), budgets)
+def test_a_larger_budget_never_costs_the_highest_tiers(of, spare):
+    budget = least(of) + spare
+    assert by_tier(of, gpus(share(of, budget + 1))) <= by_tier(of, gpus(share(of, budget)))
+
+
+@steady
+@given(demands(), budgets)
 def test_a_grant_accounts_for_what_it_lacks(of, spare):
     for grant in share(of, least(of) + spare).values():
         assert sum(grant.ahead.values()) <= grant.wanted - grant.gpus
         assert bool(grant.words) == (grant.gpus < grant.wanted)
+
+
+def test_a_steep_loss_is_met_whole_or_not_at_all():
+    """The steepest first step is not the best way to spend three GPUs."""
+    steep = demand("steep", 0, 10, 6, 6, 6)
+    cliff = demand("cliff", 0, 12, 12, 12, 0)
+    assert gpus(share([steep, cliff], 3)) == {"steep": 0, "cliff": 3}
 
 
 def test_a_higher_priority_comes_first_whatever_the_others_lose():
@@ -107,6 +121,11 @@ def test_a_higher_priority_comes_first_whatever_the_others_lose():
     assert gpus(grants) == {"chat": 3, "batch": 2}
     assert grants["batch"].words == "holds 2 of 4 GPUs wanted; 2 went to chat (priority 2)"
     assert grants["chat"].words == ""
+
+
+def test_weights_decide_inside_a_tier():
+    of = [demand("large", 0, 5, 0, weight=3.0), demand("small", 0, 10, 0)]
+    assert gpus(share(of, 1)) == {"large": 1, "small": 0}
 
 
 def test_what_no_loss_asks_for_yields_to_a_need_in_its_tier():

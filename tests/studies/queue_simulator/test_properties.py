@@ -54,6 +54,31 @@ def test_everyone_is_served_within_capacity(setup, policy, service, seed):
 
 
 @settings(max_examples=60, deadline=None)
+@given(setups, st.sampled_from(POLICIES), st.integers(0, 999), st.sampled_from([0.25, 8.0]))
+def test_the_unit_of_time_does_not_matter(setup, policy, seed, factor):
+    """All times × k: all waits × k. Powers of two, so that rounding is the same."""
+    done = run(setup, policy, requests=60, seed=seed)
+    stretched = alike(
+        [
+            (
+                pattern.arrival_rps / factor,
+                profile.latency_s * factor,
+                profile.throughput_rps / factor,
+                pattern.slo_s * factor,
+            )
+            for pattern in setup.patterns
+            for profile in [setup.consumers[0].profiles[pattern.name]]
+        ],
+        len(setup.consumers),
+    )
+    arrivals = QueueArrivals(
+        time_s=done.arrivals.time_s * factor, pattern=done.arrivals.pattern, factor=done.arrivals.factor
+    )
+    again = simulate(stretched, arrivals, policy, np.random.default_rng(seed + 1))
+    assert (again.wait_s == done.wait_s * factor).all()
+
+
+@settings(max_examples=60, deadline=None)
 @given(setups, st.integers(0, 999))
 def test_pull_of_a_simple_queue_starts_in_order_of_arrival(setup, seed):
     done = run(setup, SIMPLE_PULL, requests=80, seed=seed)
