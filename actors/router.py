@@ -12,8 +12,9 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import inf, isfinite
 from typing import Any
 
@@ -25,10 +26,10 @@ from actors.names import NamedActor
 from actors.performance_model import ModelFollower, load_profiles, own_profile
 from actors.planning.settings import follow_slo
 from actors.routing.gateway_sessions import GatewaySessions
-from actors.routing.lines import GatewayLines
+from actors.routing.messages import Batch
 from actors.routing.rehearsal import rehearse
 from actors.store import InternalKvStore
-from actors.wire import Address
+from actors.wire import Address, SecretListener, ServerConnection
 from headway.config import HeadwayConfig
 from headway.engine import engine_rules
 from headway.engine.kinds import caches_prefixes
@@ -62,7 +63,7 @@ class Router:
         rehearse(live_router(config, profiles), config)
         self._router = live_router(config, profiles)
         self._sessions = GatewaySessions(self._router)
-        self._lines = GatewayLines(
+        self._connections = GatewayConnections(
             self._sessions, ray.util.get_node_ip_address, time.monotonic, self._set_timer
         )
         self._epoch = uuid.uuid4().hex
@@ -75,8 +76,8 @@ class Router:
         self._leaving = asyncio.create_task(self._leave_when_forsaken())
 
     async def address(self) -> Address:
-        """Where gateways connect to, and their secret (`actors.routing.lines`)."""
-        return await self._lines.address()
+        """Where gateways connect to, and their secret (`GatewayConnections`)."""
+        return await self._connections.address()
 
     async def take_samples(self) -> tuple[str, int, Sequence[Sample]]:
         """The epoch of this router, which changes with a restart, and the samples since the last call.
@@ -138,7 +139,7 @@ class Router:
     def _expire(self) -> None:
         self._timer, self._timer_s = None, inf
         done = self._sessions.expire(time.monotonic())
-        self._lines.deliver()
+        self._connections.deliver()
         self._set_timer(LEAST_S if done else AGAIN_S)
 
     def _set_timer(self, least_s: float = LEAST_S) -> None:
@@ -152,6 +153,82 @@ class Router:
             self._timer.cancel()
         self._timer_s = due_s
         self._timer = asyncio.get_running_loop().call_later(due_s - now_s, self._expire)
+
+
+class GatewayConnections:
+    """The Router's connections to gateways (`actors.wire`); the other end is `serve_apps.routed.client`.
+
+    gateway ──▶   (name, Batch)
+            ◀──   BatchAnswer, in the order of the batches; Messages in between
+
+    One event loop, on which `clock` gives the router's seconds.
+    """
+
+    def __init__(
+        self,
+        sessions: GatewaySessions,
+        host: Callable[[], str],
+        clock: Callable[[], float],
+        handled: Callable[[], None],
+    ) -> None:
+        """`handled` is called after each batch."""
+        self._sessions, self._clock, self._handled = sessions, clock, handled
+        self._listener = SecretListener(host, partial(_GatewayConnection, self))
+        self._by_gateway: dict[str, _GatewayConnection] = {}
+        self._connected: set[_GatewayConnection] = set()
+
+    async def address(self) -> Address:
+        """Where it listens."""
+        return await self._listener.address()
+
+    async def close(self) -> None:
+        """Stop accepting connections, and end all that there are."""
+        await self._listener.close()
+        for connection in self._connected:
+            connection.transport.abort()
+        while self._connected:
+            await asyncio.sleep(0)
+
+    def begun(self, connection: "_GatewayConnection") -> None:
+        """A connection has begun."""
+        self._connected.add(connection)
+
+    def exchange(self, connection: "_GatewayConnection", name: str, batch: Batch) -> None:
+        """Take a gateway's events; the outcomes for it at once, and those for others."""
+        self._by_gateway[name] = connection
+        connection.post(self._sessions.exchange(self._clock(), name, batch))
+        self.deliver()
+        self._handled()
+
+    def deliver(self) -> None:
+        """Send what has become of requests to their gateways, as far as these are connected."""
+        gateways = self._sessions.gateways
+        for name in gateways.with_messages():
+            if (connection := self._by_gateway.get(name)) is not None:
+                connection.post(gateways.take(name))
+
+    def over(self, ended: "_GatewayConnection") -> None:
+        """A connection has ended."""
+        self._connected.discard(ended)
+        for name in [name for name, connection in self._by_gateway.items() if connection is ended]:
+            del self._by_gateway[name]
+            self._sessions.parted(self._clock(), name)
+        self.deliver()
+        self._handled()
+
+
+class _GatewayConnection(ServerConnection):
+    def __init__(self, connections: GatewayConnections, secret: bytes) -> None:
+        super().__init__(secret)
+        self._connections = connections
+        connections.begun(self)
+
+    def received(self, messages: Sequence[tuple[str, Batch]]) -> None:
+        for name, batch in messages:
+            self._connections.exchange(self, name, batch)
+
+    def connection_ended(self) -> None:
+        self._connections.over(self)
 
 
 def _end_routing(router: str) -> None:

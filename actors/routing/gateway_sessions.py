@@ -22,7 +22,6 @@ from dataclasses import replace
 from math import inf
 from typing import ParamSpec
 
-from actors.routing.gateways import Gateways, later
 from actors.routing.messages import (
     Advanced,
     Again,
@@ -34,10 +33,12 @@ from actors.routing.messages import (
     Failed,
     Figures,
     FirstToken,
+    Gateways,
     OnReplica,
     Placed,
     Prefilled,
     Submit,
+    later,
 )
 from headway.routing import RequestFault
 from headway.routing.router import Router

@@ -1,4 +1,4 @@
-"""The messages between gateways and the Router actor.
+"""The messages between gateways and the Router actor, and those that wait at it for each gateway.
 
     gateway ── its name, Batch: all events since the last ──▶ Router
     gateway ◀── BatchAnswer: outcomes at once ─────────────── Router
@@ -10,12 +10,18 @@ with `hello` begins a session and holds the gateway's whole state: replicas (Cha
 replicas (Placed), then requests that want a placement (Submit). Requests that it does not name have ended.
 Batches of earlier sessions are refused. The names of events are label values of the metric `event_errors`; so
 are Drain, Drop and Expire, which are the router's own.
+
+`Gateways` has the owner of each request. A gateway whose connection has ended, or that is silent for
+`SILENT_S`, is gone, and its requests with it: replicas end what they run for a gateway that has died, and one
+that lives says hello with all that it has.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
 
-from headway.routing.types import OutputProgress, Placement, ReplicaUpdate, RouteRequest, Shed
+from headway.routing.types import OutputProgress, Placement, ReplicaUpdate, RouteRequest, RoutingOutcome, Shed
 
 Figures = Mapping[str, Mapping[tuple[str, ...], float]]
 """The router's metrics: name -> label values -> value."""
@@ -129,3 +135,114 @@ class BatchAnswer(NamedTuple):
     queued: int = 0
     figures: Figures | None = None
     unread: tuple[str, ...] = ()
+
+
+SILENT_S = 30.0
+
+
+@dataclass(slots=True)
+class Gateway:
+    """A gateway that has said hello, and its messages. `shift_s` is the router's clock less the gateway's."""
+
+    session: int
+    heard_s: float
+    shift_s: float
+    figures_s: float = -inf
+    placements: list[Placement] = field(default_factory=list)
+    sheds: list[Shed] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class OwnedRequest:
+    """The owner of a request, and where the router put it; None while it is held."""
+
+    gateway: str
+    placement: Placement | None = None
+
+
+class Gateways:
+    """Gateways by name, and the owners of requests by id."""
+
+    def __init__(self) -> None:
+        self._gateways: dict[str, Gateway] = {}
+        self._owned: dict[str, OwnedRequest] = {}
+
+    def __len__(self) -> int:
+        return len(self._gateways)
+
+    def get(self, name: str) -> Gateway | None:
+        """The gateway of that name, None if it is not known."""
+        return self._gateways.get(name)
+
+    def greeted(self, name: str, session: int, now_s: float, shift_s: float) -> Gateway:
+        """Begin a session of this gateway; earlier messages are void. It keeps its requests."""
+        gateway = self._gateways[name] = Gateway(session, now_s, shift_s)
+        return gateway
+
+    def own(self, request_id: str, name: str, placement: Placement | None = None) -> None:
+        """The request is this gateway's."""
+        self._owned[request_id] = OwnedRequest(name, placement)
+
+    def owned(self, request_id: str) -> OwnedRequest | None:
+        """The owner and placement of a request, None if it is not here."""
+        return self._owned.get(request_id)
+
+    def release(self, request_id: str) -> bool:
+        """The request has ended; True if it was here."""
+        return self._owned.pop(request_id, None) is not None
+
+    def requests(self, name: str) -> list[str]:
+        """The requests of a gateway."""
+        return [request_id for request_id, owned in self._owned.items() if owned.gateway == name]
+
+    def deliver(self, outcome: RoutingOutcome) -> None:
+        """Note the placements, and write to the gateways that own the requests."""
+        for placement in outcome.placements:
+            owned = self._owned.get(placement.request_id)
+            if owned is not None:
+                owned.placement = placement
+            if owned is not None and (gateway := self._gateways.get(owned.gateway)) is not None:
+                gateway.placements.append(later(placement, -gateway.shift_s))
+        for shed in outcome.sheds:
+            if (gateway := self._released_by(shed.request_id)) is not None:
+                gateway.sheds.append(shed)
+
+    def give_back(self, request_id: str) -> None:
+        """Have its gateway place the request."""
+        if (gateway := self._released_by(request_id)) is not None:
+            gateway.failed.append(request_id)
+
+    def take(self, name: str) -> Messages:
+        """Hand over the messages of a gateway."""
+        gateway = self._gateways[name]
+        messages = Messages(tuple(gateway.placements), tuple(gateway.sheds), tuple(gateway.failed))
+        gateway.placements, gateway.sheds, gateway.failed = [], [], []
+        return messages
+
+    def forget(self, name: str) -> list[str]:
+        """A gateway is gone; its requests, which are still here."""
+        self._gateways.pop(name, None)
+        return self.requests(name)
+
+    def with_messages(self) -> list[str]:
+        """Names of the gateways with messages."""
+        return [name for name, one in self._gateways.items() if one.placements or one.sheds or one.failed]
+
+    def forget_silent(self, now_s: float) -> list[str]:
+        """Forget gateways that have gone; their requests."""
+        for name in [name for name, one in self._gateways.items() if one.heard_s < now_s - SILENT_S]:
+            del self._gateways[name]
+        owned = self._owned.items()
+        return [request_id for request_id, one in owned if one.gateway not in self._gateways]
+
+    def _released_by(self, request_id: str) -> Gateway | None:
+        owned = self._owned.pop(request_id, None)
+        return None if owned is None else self._gateways.get(owned.gateway)
+
+
+def later(placement: Placement, shift_s: float) -> Placement:
+    """The placement on a clock that is ahead by `shift_s`."""
+    if placement.deadline_s == inf:
+        return placement
+    return placement._replace(deadline_s=placement.deadline_s + shift_s)

@@ -1,4 +1,4 @@
-"""The gateway's connection to the Router (`actors.wire`; the other end is `actors.routing.lines`).
+"""The gateway's connection to the Router (`actors.wire`; the other end is `actors.router`).
 
 It is made for the first batch, and for the first one after it was lost. A call that is no longer waited for
 ends it: its answer could be taken for the next one's.

@@ -2,8 +2,8 @@
 
 import pytest
 
-from actors.routing.gateways import SILENT_S
 from actors.routing.messages import (
+    SILENT_S,
     Again,
     Changed,
     Completed,

@@ -5,8 +5,16 @@ from math import inf
 
 import pytest
 
-from actors.routing.gateways import SILENT_S
-from actors.routing.messages import Advanced, Again, Completed, FirstToken, Placed, Prefilled, Submit
+from actors.routing.messages import (
+    SILENT_S,
+    Advanced,
+    Again,
+    Completed,
+    FirstToken,
+    Placed,
+    Prefilled,
+    Submit,
+)
 from headway.planning import Role
 from headway.routing import ReplicaState, ReplicaUpdate, RouteRequest, RoutingOutcome
 from serve_apps.gateway.backend import NotReady, Overloaded

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actors.routing.lines import GatewayLines
+from actors.router import GatewayConnections
 from actors.routing.messages import BatchAnswer, Submit
 from actors.wire import Address
 from headway.planning import Role
@@ -29,7 +29,7 @@ class World:
 
     def restart(self) -> None:
         self.sessions, self.handled = sessions(), 0
-        self.lines = GatewayLines(self.sessions, lambda: "127.0.0.1", self.clock, self._handle)
+        self.lines = GatewayConnections(self.sessions, lambda: "127.0.0.1", self.clock, self._handle)
         self.closing.append(self.lines.close)
 
     def _handle(self) -> None:
