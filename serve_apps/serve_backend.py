@@ -25,8 +25,7 @@ from serve_apps.engines.protocol import AuxiliaryAnswer, AuxiliaryCall, EngineRe
 from serve_apps.gateway.backend import ChunkSink, Readiness, ReplicaLoad, ReplicaLost, TimedOut, Timeline
 from serve_apps.membership import Member, Profile
 from serve_apps.paths import DirectPath, Phases, RoutedOutput, RoutedPath
-from serve_apps.routed.client import RouterClient, RouterLink
-from serve_apps.routed.connection import ActorAddress, RouterConnection
+from serve_apps.routed.client import ActorAddress, RouterClient, RouterConnection, RouterLink
 from serve_apps.routed.metrics import RoutingCounts
 from serve_apps.routed.table import WaitLimits
 

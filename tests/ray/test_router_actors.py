@@ -18,7 +18,7 @@ from headway.config import HeadwayConfig, load_config
 from headway.engine.observed_latency import LatencyReport
 from headway.profiling import Phase
 from headway.routing import RequestSlo
-from serve_apps.routed.connection import ActorAddress, RouterConnection
+from serve_apps.routed.client import ActorAddress, RouterConnection
 from tests.actors.router_cases import asked, batch, hello, ready
 from tests.ray.clusters import wait_until
 from tests.ray.live_system import pids

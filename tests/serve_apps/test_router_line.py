@@ -11,8 +11,7 @@ from actors.routing.messages import BatchAnswer, Submit
 from actors.wire import Address
 from headway.planning import Role
 from serve_apps.membership import Membership
-from serve_apps.routed.client import RouterClient, Unreachable
-from serve_apps.routed.connection import RouterConnection
+from serve_apps.routed.client import RouterClient, RouterConnection, Unreachable
 from serve_apps.routed.table import WaitLimits
 from tests.actors.router_cases import asked, batch, hello, ready, sessions
 from tests.patience import PATIENCE_S, eventually
