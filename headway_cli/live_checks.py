@@ -63,7 +63,7 @@ def live_checks(
     yield named(certificate)
     yield named(lambda: check_tracing(config.tracing))
     if engines:
-        from serve_apps.gateway.tenants import check_tenants
+        from serve_apps.gateway.admission import check_tenants
 
         yield named(lambda: check_tenants(config.routing, make_access(gateway()).tenants))
         yield named(lambda: _check_engine(config, path))

@@ -20,6 +20,7 @@ from serve_apps.access import Holder
 from serve_apps.compat_uvicorn import PUSH
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
 from serve_apps.faults import Broken, ClientGone, Expired, Fault, Outcome, OutputLost, TooLongForModel
+from serve_apps.gateway.admission import held_to
 from serve_apps.gateway.backend import BackendError, Timeline, fault_of
 from serve_apps.gateway.bodies import LONG_BYTES
 from serve_apps.gateway.reading import GenerationRequest
@@ -35,7 +36,6 @@ from serve_apps.gateway.responses import (
 )
 from serve_apps.gateway.slo_targets import SloTargets, explanation, route_request
 from serve_apps.gateway.state import GatewayState
-from serve_apps.gateway.tenants import held_to
 
 
 class RequestTime:

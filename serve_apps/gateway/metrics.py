@@ -44,8 +44,8 @@ from headway.planning import Slo
 from headway.routing.types import RequestSlo
 from serve_apps.engines.protocol import FinishReason
 from serve_apps.faults import Outcome
+from serve_apps.gateway.admission import Places
 from serve_apps.gateway.backend import Backend, ReplicaLoad
-from serve_apps.gateway.quotas import Places
 from serve_apps.gateway.request_log import PLAIN, RequestLog
 from serve_apps.gateway.slo_targets import SloTargets
 

@@ -8,7 +8,7 @@
     x-headway-explain                        true: the response's headers say where it was served, and why
 
 A class fills in what headers leave open; what a class leaves open is as the deployment's targets are at that
-moment. What of it a tenant gets, `tenants` says. A header that is not what it should be is the client's
+moment. What of it a tenant gets, `admission` says. A header that is not what it should be is the client's
 error, which names it; where a header comes twice, the later one counts.
 
 The router is asked for every request where the profile, offload or SLO classes need it, else for those that
@@ -42,7 +42,7 @@ CRITICALITY: Mapping[str, bool] = {"critical": True, "sheddable": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SloTargets:
-    """The wishes of one request, or what `tenants` grants of them. `slo` None: the deployment's counts.
+    """The wishes of one request, or what `admission` grants of them. `slo` None: the deployment's counts.
 
     `class_place` counts the classes of the settings from 1 on; 0: it names none. `tenant` is not a wish.
     """

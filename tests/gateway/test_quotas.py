@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headway.config import HeadwayConfig
 from serve_apps.faults import OverLimit, Shed
-from serve_apps.gateway.quotas import KeyLimits, Places, Quotas
+from serve_apps.gateway.admission import KeyLimits, Places, Quotas
 from tests.clocks import Clock
 from tests.gateway.doubles import WAIT, ScriptedBackend, chunks
 from tests.gateway.serving import post, serving, until

@@ -17,10 +17,10 @@ from headway.routing import RequestSlo
 from headway.routing.types import RouteRequest
 from serve_apps.access import INFERENCE, Access, Holder, make_access
 from serve_apps.engines.protocol import TokenChunk
+from serve_apps.gateway.admission import MOST_USER_CHARACTERS, Tenants, check_tenants, cleaned
 from serve_apps.gateway.app import GatewayApp
 from serve_apps.gateway.backend import Overloaded
 from serve_apps.gateway.state import make_state
-from serve_apps.gateway.tenants import MOST_USER_CHARACTERS, Tenants, check_tenants, cleaned
 from tests.gateway.doubles import ScriptedBackend
 from tests.gateway.serving import Answer, asked
 

@@ -9,9 +9,9 @@ from headway.planning import Role, Slo
 from serve_apps.engines.protocol import FinishReason
 from serve_apps.engines.vllm.metrics import VllmMetrics
 from serve_apps.faults import Outcome
+from serve_apps.gateway.admission import Places
 from serve_apps.gateway.backend import ReplicaLoad, Timeline
 from serve_apps.gateway.metrics import GatewayMetrics, Traffic
-from serve_apps.gateway.quotas import Places
 from serve_apps.gateway.request_record import RequestRecord
 from tests.gateway.doubles import ScriptedBackend
 
