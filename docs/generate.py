@@ -37,7 +37,7 @@ from serve_apps.gateway.responses import ENDPOINTS
 from serve_apps.gateway.state import make_state
 from serve_apps.live_page import LivePage
 from serve_apps.routed.metrics import RoutingCounts, RoutingMetrics
-from serve_apps.tracing.export import SpanCounts
+from serve_apps.tracing.spans import SpanCounts
 
 PAGES = Path(__file__).parent / "reference"
 BLOCK = re.compile(

@@ -36,7 +36,7 @@ def live_checks(
     from serve_apps.access import make_access
     from serve_apps.arguments import beside
     from serve_apps.tls import Certificate
-    from serve_apps.tracing.export import check_tracing
+    from serve_apps.tracing.spans import check_tracing
 
     def gateway() -> GatewaySettings:
         return beside(path).gateway if path else config.gateway

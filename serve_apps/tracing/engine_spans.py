@@ -16,8 +16,7 @@ from typing import Any, Protocol, cast
 
 from headway.config import Role, TracingSettings
 from serve_apps.engines.protocol import EngineRequest, EngineTimes, KvHandle, TokenChunk
-from serve_apps.tracing.context import TraceContext, read
-from serve_apps.tracing.export import Span, SpanExport
+from serve_apps.tracing.spans import Span, SpanExport, TraceContext, read
 
 
 class Calls(Protocol):

@@ -20,9 +20,7 @@ from headway.routing.types import Placement
 from serve_apps.gateway.backend import Step
 from serve_apps.gateway.request_record import PROBLEMS, RequestRecord
 from serve_apps.gateway.responses import COMPLETIONS
-from serve_apps.tracing import context
-from serve_apps.tracing.context import TraceContext
-from serve_apps.tracing.export import Span, SpanExport
+from serve_apps.tracing.spans import Headers, Span, SpanExport, TraceContext, begin
 
 SERVICE = "headway-gateway"
 
@@ -34,9 +32,9 @@ class Tracing:
         self.export = export
         self._ratio, self._model = ratio, model
 
-    def begin(self, headers: context.Headers) -> TraceContext:
+    def begin(self, headers: Headers) -> TraceContext:
         """The place of a request with these headers."""
-        return context.begin(headers, self._ratio)
+        return begin(headers, self._ratio)
 
     def ended(self, record: RequestRecord) -> None:
         """The request is over."""

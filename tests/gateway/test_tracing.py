@@ -16,8 +16,7 @@ from headway.config import ConfigError, HeadwayConfig, load_config
 from headway.routing.types import Placement
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
 from serve_apps.gateway.backend import Overloaded, Timeline
-from serve_apps.tracing.context import TraceContext, begin, read
-from serve_apps.tracing.export import Span, SpanExport, check_tracing
+from serve_apps.tracing.spans import Span, SpanExport, TraceContext, begin, check_tracing, read
 from tests.gateway.doubles import ScriptedBackend
 from tests.gateway.serving import Running, get, post, serving, until
 from tests.otlp import Collector, Seen, collecting, collecting_http

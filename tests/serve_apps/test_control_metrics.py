@@ -23,7 +23,7 @@ from serve_apps.control_metrics import FORGET_S, RETRY_S, ControlMetrics, Status
 from serve_apps.gateway.app import make_app
 from serve_apps.gateway.backend import Readiness
 from serve_apps.routed.metrics import RoutingCounts, RoutingMetrics
-from serve_apps.tracing.export import SpanCounts
+from serve_apps.tracing.spans import SpanCounts
 from tests.cli.control_server import AT, decision, status
 from tests.engines.virtual_loop import run
 from tests.gateway.doubles import LOADS, ScriptedBackend, chunks

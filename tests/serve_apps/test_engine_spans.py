@@ -9,9 +9,8 @@ from headway.engine import engine_profile, engine_rules
 from headway.planning.types import Role
 from serve_apps.engines.protocol import ClientCall, EngineRequest, KvHandle
 from serve_apps.engines.simulated import SimulatedEngine
-from serve_apps.tracing.context import TraceContext, read
 from serve_apps.tracing.engine_spans import TracedEngine
-from serve_apps.tracing.export import Span
+from serve_apps.tracing.spans import Span, TraceContext, read
 from tests.engines.engine_cases import collect, config_of, pools_of, request
 from tests.engines.virtual_loop import on_virtual_time
 
