@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from headway.config import ConfigError, HeadwayConfig
 from headway.engine.kinds import engine_kind
-from serve_apps.engines.answering.prompts import Prompt, prompts_of
+from serve_apps.engines.answering.fields import Prompt, prompts_of
 from serve_apps.engines.protocol import ClientCall
 from serve_apps.gateway.bodies import LONG_BYTES
 from serve_apps.gateway.reading import GenerationRequest

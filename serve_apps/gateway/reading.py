@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from serve_apps.engines.answering.prompts import body_fields
+from serve_apps.engines.answering.fields import body_fields
 from serve_apps.engines.protocol import ClientCall
 from serve_apps.faults import InvalidRequest
 from serve_apps.gateway.responses import Endpoint, HeaderList

@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from serve_apps.engines.answering.fields import Prompt, text_of_ids
 from serve_apps.engines.answering.forms import (
     ChatForm,
     Choice,
@@ -23,7 +24,6 @@ from serve_apps.engines.answering.forms import (
     TokenLogprob,
     Usage,
 )
-from serve_apps.engines.answering.prompts import Prompt, text_of_ids
 from serve_apps.engines.answering.reading import ParsedRequest, Tool, read_call, refusal
 from serve_apps.engines.protocol import (
     AuxiliaryAnswer,

@@ -17,11 +17,13 @@ from serve_apps.engines.answering.fields import (
     ChatFields,
     CompletionFields,
     GenerationFields,
+    Prompt,
     ResponseFormat,
     ResponsesFields,
     StructuredOutputs,
+    body_fields,
+    prompts_of,
 )
-from serve_apps.engines.answering.prompts import Prompt, body_fields, prompts_of
 from serve_apps.engines.protocol import ClientCall, Refused, error_body
 
 

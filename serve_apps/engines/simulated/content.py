@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from serve_apps.engines.answering.answers import Plan
+from serve_apps.engines.answering.fields import Prompt, ids_of_text, prompts_of, separate, text_of_ids
 from serve_apps.engines.answering.forms import TokenLogprob
-from serve_apps.engines.answering.prompts import Prompt, ids_of_text, prompts_of, separate, text_of_ids
 from serve_apps.engines.answering.reading import OutputFormat, ParsedRequest, Tool, json_object, refusal
 from serve_apps.engines.protocol import AuxiliaryAnswer, AuxiliaryCall, Refused
 from serve_apps.engines.simulated.values import Unfitting, simplest_json, simplest_match
