@@ -1,4 +1,4 @@
-"""An ASGI app on an HTTP server of its own, on the event loop of its caller, and the socket that it listens on.
+"""An ASGI app on an HTTP server of its own, on the event loop of its caller, and the socket of that server.
 
 Where the port is taken, most often by Serve's proxy, it takes the next free one, and logs that. The next
 server in its place is handed the socket:
@@ -15,15 +15,17 @@ The name lives as long as a process holds it; both sides refuse processes of oth
 import asyncio
 import errno
 import hashlib
+import logging
 import os
 import socket
 import struct
 import sys
 import time
 from contextlib import suppress
-import logging
+
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
+
 from headway.config import TlsSettings
 from serve_apps.compat_uvicorn import close_listeners, connection_of, connections_of
 from serve_apps.timed_protocol import Limits, let_stalled_go, timed
@@ -203,7 +205,7 @@ both end it at 5 s, a busy client sends its request into one that is closing."""
 class HttpServer:
     """Serves `app` from `start` until `stop`, which lets requests in flight finish.
 
-    With a `place`, the next one there serves at the same address, see `listener`. With `among` others that
+    With a `place`, the next one there serves at the same address. With `among` others that
     accept there too it takes turns: one that took all clients that wait would leave the others idle, for as
     long as connections are kept. Turns grow while clients go on waiting.
     """

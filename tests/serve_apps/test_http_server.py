@@ -10,8 +10,7 @@ from headway.config import HeadwayConfig
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
 from serve_apps.gateway.app import make_app
 from serve_apps.gateway.backend import ChunkSink, Timeline
-from serve_apps.http_server import HttpServer
-from serve_apps.listener import listening_socket
+from serve_apps.http_server import HttpServer, listening_socket
 from serve_apps.timed_protocol import Limits
 from tests.gateway.doubles import ScriptedBackend
 from tests.patience import PATIENCE_S, with_longer_limits

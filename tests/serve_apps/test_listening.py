@@ -11,8 +11,8 @@ import uuid
 
 import pytest
 
-from serve_apps import listener
-from serve_apps.listener import Listener, listening_socket, open_listener
+from serve_apps import http_server
+from serve_apps.http_server import Listener, listening_socket, open_listener
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 HOST = "127.0.0.1"
 PREDECESSOR = """
 import asyncio, sys
-from serve_apps.listener import open_listener
+from serve_apps.http_server import open_listener
 
 async def main():
     found = await open_listener("127.0.0.1", int(sys.argv[2]), sys.argv[1], 1.0)
@@ -84,7 +84,7 @@ async def test_the_next_one_is_handed_the_socket_that_listens(place: str) -> Non
 async def test_a_predecessor_that_hangs_is_waited_for_until_it_ends(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "ANSWERS_WITHIN_S", 0.2)
+    monkeypatch.setattr(http_server, "ANSWERS_WITHIN_S", 0.2)
     with predecessor(place) as process:
         port = first_line(process)
         os.kill(process.pid, signal.SIGSTOP)
@@ -104,7 +104,7 @@ async def test_another_port_than_the_predecessors_is_our_own(place: str) -> None
     with predecessor(place) as process, listening_socket(HOST, 0) as free:
         port, wished = first_line(process), port_of(free)
         free.close()
-        if wished <= port < wished + listener.PORTS_TRIED:
+        if wished <= port < wished + http_server.PORTS_TRIED:
             pytest.skip("the system gave two ports that are neighbours")
         found = await open_listener(HOST, wished, place, PATIENCE_S)
         assert port_of(found.clients) == wished
