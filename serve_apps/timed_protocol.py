@@ -23,12 +23,13 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 
 from serve_apps.compat_uvicorn import Connection
-from serve_apps.gateway.bodies import MOST_BODY_BYTES
 
 TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 BAD = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
+MOST_BODY_BYTES = 16 * 2**20
+"""Room for the longest contexts: a million tokens take a few bytes each."""
 MOST_HEAD_BYTES = 128 * 2**10
 MOST_HEADERS = 256
 SLICE = 16 * 2**10

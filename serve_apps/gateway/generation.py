@@ -22,8 +22,7 @@ from serve_apps.engines.protocol import EngineRequest, TokenChunk
 from serve_apps.faults import Broken, ClientGone, Expired, Fault, Outcome, OutputLost, TooLongForModel
 from serve_apps.gateway.admission import held_to
 from serve_apps.gateway.backend import BackendError, Timeline, fault_of
-from serve_apps.gateway.bodies import LONG_BYTES
-from serve_apps.gateway.reading import GenerationRequest
+from serve_apps.gateway.reading import LONG_BYTES, GenerationRequest
 from serve_apps.gateway.request_record import RequestRecord
 from serve_apps.gateway.responses import (
     Answer,

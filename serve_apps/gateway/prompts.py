@@ -39,8 +39,7 @@ from headway.config import ConfigError, HeadwayConfig
 from headway.engine.kinds import engine_kind
 from serve_apps.engines.answering.fields import Prompt, prompts_of
 from serve_apps.engines.protocol import ClientCall
-from serve_apps.gateway.bodies import LONG_BYTES
-from serve_apps.gateway.reading import GenerationRequest
+from serve_apps.gateway.reading import LONG_BYTES, GenerationRequest
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -16,11 +16,10 @@ from serve_apps.access import Holder
 from serve_apps.faults import UnknownModel
 from serve_apps.gateway.admission import Places, Quotas, Tenants
 from serve_apps.gateway.backend import Backend
-from serve_apps.gateway.bodies import Bodies
 from serve_apps.gateway.fleet import Fleet
 from serve_apps.gateway.metrics import GatewayMetrics, TenantCounts, Traffic
 from serve_apps.gateway.prompts import Accuracy, Prompts, make_prompts
-from serve_apps.gateway.reading import CallReader
+from serve_apps.gateway.reading import Bodies, CallReader
 from serve_apps.gateway.request_record import RecentRequests
 from serve_apps.gateway.slo_targets import Routes, SloTargetReader
 from serve_apps.tracing.gateway_spans import Tracing, make_tracing

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_apps.faults import BodyTooLarge, BodyTooSlow, ClientGone, Shed
-from serve_apps.gateway.bodies import MOST_COMMAS, MOST_CONTAINERS, Bodies, ValueCount
+from serve_apps.gateway.reading import MOST_COMMAS, MOST_CONTAINERS, Bodies, ValueCount
 from tests.engines.virtual_loop import on_virtual_time, run
 
 MIB = 2**20

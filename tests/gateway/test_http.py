@@ -14,7 +14,7 @@ from starlette.types import Message
 
 from headway.config import HeadwayConfig
 from serve_apps.engines.protocol import TokenChunk
-from serve_apps.gateway import bodies, generation
+from serve_apps.gateway import generation, reading
 from serve_apps.gateway.app import make_app
 from serve_apps.gateway.backend import Readiness
 from serve_apps.gateway.responses import COMPLETIONS
@@ -140,7 +140,7 @@ def test_bodies_that_are_no_json_object(serve: Serve, body):
 def test_a_body_too_large_is_refused_before_it_is_read(serve: Serve):
     running = serve(chunks("a"))
     with socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE_S) as connection:
-        size = bodies.MOST_BODY_BYTES + 1
+        size = reading.MOST_BODY_BYTES + 1
         connection.sendall(
             f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {size}\r\n\r\n".encode()
         )
@@ -148,7 +148,7 @@ def test_a_body_too_large_is_refused_before_it_is_read(serve: Serve):
 
 
 def test_a_body_too_large_without_a_length_is_refused(serve: Serve, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(bodies, "MOST_BODY_BYTES", 1000)
+    monkeypatch.setattr(reading, "MOST_BODY_BYTES", 1000)
     running = serve(chunks("a"))
     connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=PATIENCE_S)
     connection.request("POST", "/v1/completions", (b"x" * 500 for _ in range(3)), encode_chunked=True)
