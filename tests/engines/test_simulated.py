@@ -13,12 +13,12 @@ from headway.config import SimulationSettings
 from headway.config.models import SimulatedEngineSettings
 from headway.engine import IterationTimes, engine_profile, engine_rules
 from headway.planning.types import Role
-from serve_apps.engines.loaded_adapters import LoadedAdapters
 from serve_apps.engines.protocol import (
     EngineError,
     EngineFailed,
     EngineRequest,
     KvHandle,
+    LoadedAdapters,
 )
 from serve_apps.engines.simulated import InjectedFault, SimulatedEngine, slowness_of
 from serve_apps.engines.simulated.content import words

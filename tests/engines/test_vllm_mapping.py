@@ -12,8 +12,7 @@ import pytest
 from headway.config import ConfigError, load_config
 from headway.engine.kinds import caches_prefixes
 from headway.planning import Role
-from serve_apps.engines.loaded_adapters import LoadedAdapters
-from serve_apps.engines.protocol import EngineRequest, KvHandle, RequestAborted
+from serve_apps.engines.protocol import EngineRequest, KvHandle, LoadedAdapters, RequestAborted
 from serve_apps.engines.vllm import loading
 from serve_apps.engines.vllm.answers import prompt_only
 from serve_apps.engines.vllm.arguments import check_reserved, engine_arguments, gpus_of, kv_transfer

@@ -41,7 +41,6 @@ from headway.engine.rules import simulated_profile, simulated_speeds
 from headway.planning.types import Role
 from headway.routing.types import RouteRequest
 from serve_apps.engines.answering.answers import answer, check
-from serve_apps.engines.loaded_adapters import LoadedAdapters
 from serve_apps.engines.protocol import (
     AuxiliaryAnswer,
     AuxiliaryCall,
@@ -52,6 +51,7 @@ from serve_apps.engines.protocol import (
     EngineStats,
     EngineTimes,
     KvHandle,
+    LoadedAdapters,
     RequestAborted,
     TokenChunk,
     check_length,

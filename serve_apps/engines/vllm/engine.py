@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 from headway.config import HeadwayConfig
 from headway.planning.types import Role
 from headway.routing.types import KnownBlocks
-from serve_apps.engines.loaded_adapters import LoadedAdapters
 from serve_apps.engines.protocol import (
     AuxiliaryAnswer,
     AuxiliaryCall,
@@ -32,6 +31,7 @@ from serve_apps.engines.protocol import (
     EngineSizes,
     EngineStats,
     KvHandle,
+    LoadedAdapters,
     RequestAborted,
     TokenChunk,
     check_length,

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from serve_apps.engines.loaded_adapters import LoadedAdapters
 from serve_apps.engines.protocol import (
     EngineError,
     EngineRequest,
     EngineStats,
     EngineTimes,
+    LoadedAdapters,
 )
 
 if TYPE_CHECKING:
