@@ -29,7 +29,7 @@ import pickle
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import Context
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from grpc.aio import AioRpcError  # type: ignore[import-untyped]
 from ray.exceptions import RayActorError, RayError
@@ -123,10 +123,24 @@ def translated(error: BaseException) -> Exception:
     return BackendError(str(error))
 
 
+class Progress(Protocol):
+    """Follows an output on its way to its reader."""
+
+    def counted(self, chunk: TokenChunk) -> None:
+        """The reader has this chunk."""
+
+    def complete(self) -> None:
+        """It has all of it."""
+
+    def close(self) -> None:
+        """It wants no more."""
+
+
 class Output:
     """What one call brings, as it arrives: chunks in order, then the end or an error. One reader."""
 
-    __slots__ = ("_chunks", "_connection", "_ended", "_error", "_key", "_sink", "_waiter", "closed", "value")
+    __slots__ = ("_chunks", "_connection", "_ended", "_error", "_key", "_sink", "_waiter", "closed",
+                 "progress", "value")  # fmt: skip
 
     def __init__(self, connection: "ReplicaConnection", key: int) -> None:
         self._connection, self._key = connection, key
@@ -139,6 +153,8 @@ class Output:
         """What the method returned."""
         self.closed: Callable[[], None] | None = None
         """Called when it is closed."""
+        self.progress: Progress | None = None
+        """Follows what the reader gets."""
 
     def put(self, chunk: TokenChunk) -> None:
         """The next chunk has come."""
@@ -165,19 +181,23 @@ class Output:
         """The next chunk, None at the end: all that came since the last one. Lost, or a BackendError."""
         while not self._chunks:
             if self._ended:
+                if self.progress is not None:
+                    self.progress.complete()
                 return None
             if self._error is not None:
                 raise self._error
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        if len(self._chunks) == 1:
-            return self._chunks.popleft()
-        chunks = list(self._chunks)
+        chunk = self._chunks[0] if len(self._chunks) == 1 else joined(list(self._chunks))
         self._chunks.clear()
-        return joined(chunks)
+        if self.progress is not None:
+            self.progress.counted(chunk)
+        return chunk
 
     def close(self) -> None:
         """Abort it if it has not ended: the engine frees what the request holds."""
+        if self.progress is not None:
+            self.progress.close()
         self._connection.forget(self._key, cancel=not self._ended)
         if self.closed is not None:
             self.closed()
@@ -187,10 +207,13 @@ class Output:
         if self._waiter is None or self._waiter.done():
             return False
         try:
-            return sink(chunk)
+            taken = sink(chunk)
         except Exception as error:  # noqa: BLE001 - one reader's fault, and the connection carries others, too
             self.fail(error)
             return True
+        if taken and self.progress is not None:
+            self.progress.counted(chunk)
+        return taken
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -30,7 +30,7 @@ from headway.planning import Role
 from headway.routing.types import KnownBlocks, Placement, ShedReason
 from serve_apps.calls import ConnectionPool, Lost, NotStarted, Output
 from serve_apps.engines.protocol import AuxiliaryAnswer, AuxiliaryCall, EngineRequest, KvHandle, TokenChunk
-from serve_apps.gateway.backend import ChunkSink, NotReady, Overloaded, Step, Timeline
+from serve_apps.gateway.backend import NotReady, Overloaded, Step, Timeline
 from serve_apps.membership import Profile, Saturated, membership
 from serve_apps.routed.client import RouterClient
 from serve_apps.routed.requests import RoutedRequest
@@ -59,7 +59,9 @@ class Phases:
         self.prefill_role, self.decode_role = (
             (Role.MIXED, Role.MIXED) if self.mixed else (Role.PREFILL, Role.DECODE)
         )
-        self._lines = {role: ConnectionPool(handle, self.pools[role]) for role, handle in handles.items()}
+        self._connections = {
+            role: ConnectionPool(handle, self.pools[role]) for role, handle in handles.items()
+        }
 
     async def staffed(self, *roles: Role) -> None:
         """Return when these pools have a replica each. NotReady."""
@@ -74,16 +76,16 @@ class Phases:
 
     async def close(self) -> None:
         """Let go of all replicas."""
-        for lines in self._lines.values():
-            await lines.close()
+        for each in self._connections.values():
+            await each.close()
 
     async def prefill(self, replica: str, request: EngineRequest, timeline: Timeline) -> KvHandle:
         """Compute the prompt there. Lost, or a BackendError."""
-        pool, lines = self.pools[self.prefill_role], self._lines[self.prefill_role]
+        pool, connections = self.pools[self.prefill_role], self._connections[self.prefill_role]
         pool.sent(replica, request.request_id, request.input_tokens)
         try:
             with timeline.step("prefill", replica) as step:
-                kv: KvHandle = await lines.call(replica, "prefill", step.traced(request))
+                kv: KvHandle = await connections.call(replica, "prefill", step.traced(request))
                 step.times = kv.times
                 return kv
         except Lost:
@@ -94,12 +96,14 @@ class Phases:
 
     async def known_blocks(self, role: Role, replica: str, since: int | None) -> KnownBlocks | None:
         """What that replica's prefix cache holds, or what changed. Lost, or a BackendError."""
-        said: KnownBlocks | None = await self._lines[role].call(replica, "known_blocks", since)
+        said: KnownBlocks | None = await self._connections[role].call(replica, "known_blocks", since)
         return said
 
     async def auxiliary(self, replica: str, question: AuxiliaryCall) -> AuxiliaryAnswer:
         """What that replica says to it. Lost, or a BackendError."""
-        answer: AuxiliaryAnswer = await self._lines[self.decode_role].call(replica, "auxiliary", question)
+        answer: AuxiliaryAnswer = await self._connections[self.decode_role].call(
+            replica, "auxiliary", question
+        )
         return answer
 
     async def decode(
@@ -110,8 +114,8 @@ class Phases:
         pool.sent(replica, request.request_id)
         step = timeline.step("decode", replica)
         try:
-            lines = self._lines[self.decode_role]
-            output = await lines.start(replica, "decode", step.traced(request), kv)
+            connections = self._connections[self.decode_role]
+            output = await connections.start(replica, "decode", step.traced(request), kv)
             chunk = await output.next()
         except BaseException as error:
             step.failed(error)
@@ -217,54 +221,13 @@ class Superseded(Exception):
     """Another placement has taken the place of the one that was carried out."""
 
 
-class RoutedOutput:
-    """An output that keeps count of its progress for the router."""
-
-    __slots__ = ("_output", "_routed")
-
-    def __init__(self, output: Output, routed: RoutedRequest) -> None:
-        self._output = output
-        self._routed = routed
-
-    async def next(self) -> TokenChunk | None:
-        """The next chunk, None at the end. Lost, or a BackendError."""
-        chunk = await self._output.next()
-        if chunk is None:
-            self._routed.complete()
-        else:
-            self._routed.output_tokens += chunk.tokens
-            self._routed.reused(chunk.cached_tokens)
-        return chunk
-
-    def set_sink(self, sink: ChunkSink) -> None:
-        """Let what comes while it is waited for be taken at once."""
-
-        def counted(chunk: TokenChunk) -> bool:
-            taken = sink(chunk)
-            self._routed.output_tokens += chunk.tokens if taken else 0
-            return taken
-
-        self._output.set_sink(counted)
-
-    def fail(self, error: Exception) -> None:
-        """End it with this error."""
-        self._output.fail(error)
-
-    def close(self) -> None:
-        """Abort it if it has not ended."""
-        self._routed.close()
-        self._output.close()
-
-
 class RoutedPath:
     """Carries out placements."""
 
     def __init__(self, client: RouterClient, phases: Phases) -> None:
         self._client, self._phases = client, phases
 
-    async def first(
-        self, request: EngineRequest, timeline: Timeline
-    ) -> tuple[RoutedOutput, TokenChunk | None]:
+    async def first(self, request: EngineRequest, timeline: Timeline) -> Begun:
         """The output and its first chunk. BackendError."""
         assert request.route is not None, "only requests with a route are routed"
         step = timeline.step("route")
@@ -286,9 +249,9 @@ class RoutedPath:
             raise
         routed.first_token()
         if chunk is not None:
-            routed.output_tokens += chunk.tokens
-            routed.reused(chunk.cached_tokens)
-        return RoutedOutput(output, routed), chunk
+            routed.counted(chunk)
+        output.progress = routed
+        return output, chunk
 
     async def _placed(
         self, routed: RoutedRequest, request: EngineRequest, timeline: Timeline, step: Step

@@ -20,11 +20,11 @@ from actors.routing_actors import needs_router, stateless_profile
 from headway.config import HeadwayConfig
 from headway.planning import Role
 from headway.routing.shared_rules import SaturationRule
-from serve_apps.calls import EngineLost, Lost, Output
+from serve_apps.calls import EngineLost, Lost
 from serve_apps.engines.protocol import AuxiliaryAnswer, AuxiliaryCall, EngineRequest, TokenChunk
 from serve_apps.gateway.backend import ChunkSink, Readiness, ReplicaLoad, ReplicaLost, TimedOut, Timeline
 from serve_apps.membership import Member, Profile
-from serve_apps.paths import DirectPath, Phases, RoutedOutput, RoutedPath
+from serve_apps.paths import DirectPath, Phases, RoutedPath
 from serve_apps.routed.client import ActorAddress, RouterClient, RouterConnection, RouterLink
 from serve_apps.routed.metrics import RoutingCounts
 from serve_apps.routed.table import WaitLimits
@@ -93,10 +93,7 @@ class ServeBackend:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s
         path: DirectPath | RoutedPath = self._direct if request.route is None else self._router_path()
-        first: Coroutine[Any, Any, tuple[Output | RoutedOutput, TokenChunk | None]] = path.first(
-            request, timeline or Timeline()
-        )
-        output, chunk = await self._within(deadline, first)
+        output, chunk = await self._within(deadline, path.first(request, timeline or Timeline()))
         if sink is not None:
             output.set_sink(sink)
         expiry = loop.call_at(deadline, output.fail, _timed_out())

@@ -10,6 +10,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from headway.routing.types import Placement, RouteRequest
+from serve_apps.engines.protocol import TokenChunk
 
 
 class RequestState(Enum):
@@ -103,10 +104,11 @@ class RoutedRequest:
         self._newer = None
         self._observer.first_token(self)
 
-    def reused(self, cached_tokens: int | None) -> None:
-        """Its engine says how much of its prompt was cached; None: it does not say."""
-        if cached_tokens is not None:
-            self._observer.reused(self, cached_tokens)
+    def counted(self, chunk: TokenChunk) -> None:
+        """Some tokens have come; the last chunk may report how much of the prompt was cached."""
+        self.output_tokens += chunk.tokens
+        if chunk.cached_tokens is not None:
+            self._observer.reused(self, chunk.cached_tokens)
 
     def complete(self) -> None:
         """It has all its tokens."""
