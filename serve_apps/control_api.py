@@ -1,28 +1,14 @@
 """The control plane over HTTP: the planner's doings, and the virtual connector for what is not Python.
 
-    GET   /v1/control/status                     the status document
-    GET   /v1/control/decisions?after=&limit=    {"decisions": [...]}: the first with higher ids, in order
-    GET   /v1/control/decisions/{id}             one of them; 404
-    GET   /v1/control/decisions/{id}/story       the same in words: {"measured": ["..."], ...}
-    GET   /v1/control/history?after=             those with higher ids as columns (`planning.record_figures`)
-    GET   /v1/control/advice?since=24h           what the plan of a dry run would have been worth
-    GET   /v1/control/profile                    {"prefill": {...}, "decode": {...}, "meta": {...}}
-    GET   /v1/control/offload-traces?limit=      {"traces": [...]}: the latest of the router, in order
-    PATCH /v1/control/settings                   {"slo.ttft_ms": 200}: the changes in force; 400 names the key
+    /v1/control   status, decisions, advice and settings of the planner
+    /v1/scaling   its decisions, for whatever carries them out; 404 where another connector does
 
-    GET   /v1/scaling/decisions/next?after=&timeout_s=
-          200: the newest decision above `after`, answered or not; without `after`, one that is not answered
-          yet. 204: none in time (at most 300 s), ask again. 409: `after` was never issued
-    GET   /v1/scaling/decisions/latest           200, or 204 before the first
-    POST  /v1/scaling/report                     {"pools": {"decode": {"ready": 8, ...}}}: replicas there are
-          200: {"pools"} as understood; 400 names the pool and the count
-    POST  /v1/scaling/decisions/{id}/complete    200: {"decision_id", "counted"}, whether this was the answer
-    POST  /v1/scaling/decisions/{id}/fail        that counts; body {"reason": "..."}. 404: never issued
+Each endpoint's docstring says what it takes and answers; the reference's page of paths is made of them.
 
 A fault of the input is one line that names the parameter. A decision's id is a whole number, in a path or a
 query; anything else is 400. Ids are contiguous from 0, so "unknown" and "future" are the same and have one
-status. The scaling paths are 404 where decisions are carried out by another connector. 503: the actor does
-not answer now, ask again. Errors have OpenAI's form (`gateway.backend`). No Ray in here.
+status. 503: the actor does not answer now, ask again. Errors have OpenAI's form (`serve_apps.faults`). No
+Ray in here.
 """
 
 import asyncio
@@ -54,13 +40,14 @@ class Query:
             if len(self._values.getlist(name)) > 1:
                 raise InvalidRequest(f"{name}: should come once", param=name)
 
-    def whole(self, name: str, default: int | None) -> int | None:
-        """A whole number."""
-        return whole(name, self._values[name]) if name in self._values else default
+    def whole(self, name: str) -> int | None:
+        """A whole number, None where it is not given."""
+        return whole(name, self._values[name]) if name in self._values else None
 
     def within(self, name: str, default: int, low: int, high: int) -> int:
         """A whole number in a range."""
-        value = whole(name, self._values[name]) if name in self._values else default
+        given = self.whole(name)
+        value = default if given is None else given
         if not low <= value <= high:
             raise InvalidRequest(f"{name}: should be between {low} and {high}, not {value}", param=name)
         return value
@@ -251,7 +238,7 @@ def control_routes(plane: ControlQueries) -> list[BaseRoute]:
 
     async def decisions(request: Request, query: Query) -> Response:
         """`{"decisions": […]}`, in order: those above `after=ID`, at most `limit=N` (1 to 1000; 100)."""
-        after = query.whole("after", None)
+        after = query.whole("after")
         limit = query.within("limit", 100, 1, MOST_DECISIONS)
         found = await plane.decisions(-1 if after is None else after, limit)
         return JSONResponse({"decisions": list(found)})
@@ -266,7 +253,7 @@ def control_routes(plane: ControlQueries) -> list[BaseRoute]:
 
     async def history(request: Request, query: Query) -> Response:
         """Decisions above `after=ID` as columns, for pictures (`headway.planning.record_figures`)."""
-        after = query.whole("after", None)
+        after = query.whole("after")
         return JSONResponse(await plane.history(-1 if after is None else after))
 
     async def advice(request: Request, query: Query) -> Response:
@@ -331,7 +318,7 @@ def scaling_routes(scaling: Scaling | None) -> list[BaseRoute]:
         """Long poll, `timeout_s=S` (at most 300): the newest decision above `after=ID`, or without it one
         that is not answered; 204 when the time is over; 409 for an id that was never issued.
         """
-        after, timeout_s = query.whole("after", None), query.seconds("timeout_s", POLL_S)
+        after, timeout_s = query.whole("after"), query.seconds("timeout_s", POLL_S)
         waiting = scaling.next(after, min(timeout_s, LONGEST_POLL_S))
         return _decision(await unless_gone(request, waiting))
 
