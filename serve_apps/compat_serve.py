@@ -31,7 +31,7 @@ RETRY_S = 0.05
 """Seconds before a call whose replica could not be reached looks for another."""
 
 
-def lean(handle: DeploymentHandle[Any], method: str, *, stream: bool = False) -> DeploymentHandle[Any]:
+def lean(handle: DeploymentHandle[Any], method: str) -> DeploymentHandle[Any]:
     """The handle for one method, on this event loop and over gRPC: a fraction of the default's CPU.
 
     A loop must have no second handle of a deployment but those that the first's `options` gives, as it may
@@ -40,7 +40,7 @@ def lean(handle: DeploymentHandle[Any], method: str, *, stream: bool = False) ->
     """
     if not handle.is_initialized:
         handle._init(_run_router_in_separate_loop=False)  # type: ignore[no-untyped-call]
-    return handle.options(method_name=method, stream=stream, **LEAN)
+    return handle.options(method_name=method, **LEAN)
 
 
 def cancel(response: Any) -> None:  # noqa: ANN401 - one of Serve's two kinds of response

@@ -25,8 +25,6 @@ from headway.routing.types import RouteRequest
 
 FinishReason = Literal["stop", "length"]
 
-"""`decode` once a request's prompt is computed, here or elsewhere."""
-
 
 class EngineError(Exception):
     """Base of what an engine raises."""

@@ -17,7 +17,7 @@ from serve_apps.access import needs
 from serve_apps.engines.answering.fields import PATHS, body_schema
 
 TEXTS = {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
-ASIDE_BODIES: Mapping[str, Mapping[str, Any]] = {
+AUXILIARY_BODIES: Mapping[str, Mapping[str, Any]] = {
     "/v1/embeddings": {"properties": {"model": {"type": "string"}, "input": TEXTS}, "required": ["input"]},
     "/tokenize": {"properties": {"prompt": {"type": "string"}}, "required": ["prompt"]},
     "/detokenize": {
@@ -68,7 +68,7 @@ def _operation(route: Route, method: str, *, keys: bool) -> dict[str, Any]:
         ]
     if route.path in PATHS:
         said["responses"]["200"]["content"][STREAM] = {}
-    schema = body_schema(route.path) if route.path in PATHS else ASIDE_BODIES.get(route.path)
+    schema = body_schema(route.path) if route.path in PATHS else AUXILIARY_BODIES.get(route.path)
     if schema is not None:
         content = {JSON: {"schema": {"type": "object", **schema}}}
         said["requestBody"] = {"required": True, "content": content}
