@@ -1,14 +1,11 @@
-"""Calls of replicas: of what runs requests over a socket of our own, of the rest through Serve's handles.
+"""Calls of replicas, which run over a socket of our own.
 
-    Lost(BackendError)     the replica died, is dying, or cannot be reached; another may be tried
-    ├── EngineLost         its engine failed
-    └── NotStarted         it was gone before it took the call: nothing has run
+    Phases     kv            = prefill(replica, request)
+               output, chunk = decode(replica, request, kv)      the first chunk shows that it has begun
 
-Errors of Ray, Serve, gRPC, sockets and the engines become `Lost` or a BackendError here and nowhere else.
-
-**Connections.** A call through a handle costs more CPU than all else that a gateway does with a short
-request. So each pair of gateway and replica has one connection for as long as both live (`actors.wire`),
-which carries all calls and their outputs side by side:
+A call through Serve's handle costs more CPU than all else that a gateway does with a short request. So each
+pair of gateway and replica has one connection for as long as both live (`actors.wire`), which carries all
+calls and their outputs side by side:
 
     gateway   ReplicaConnection   call ──▶      `serve_apps.call_server` runs it
               Output              ◀── chunks, end or error, in order
@@ -17,123 +14,43 @@ The first request of a replica asks it through its handle where it listens, and 
 connection begins with. A connection that breaks fails what is under way on it, and is asked for anew at once:
 so Serve finds out that a replica is dead, and reports it. A replica that has left its pool is let go of with
 our last call there.
-
-**Handles.** They are lean (`compat_serve`). Cancelling the task that waits in `ask` cancels the call, and
-Serve carries that to the replica.
 """
 
 import asyncio
 import itertools
 import logging
 import pickle
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
-from typing import Any, Protocol, cast
+from functools import partial
+from typing import Any, cast
 
-from grpc.aio import AioRpcError  # type: ignore[import-untyped]
-from ray.exceptions import RayActorError, RayError
-from ray.serve.exceptions import (
-    BackPressureError,
-    DeploymentUnavailableError,
-    RayServeException,
-    ReplicaUnavailableError,
-    RequestCancelledError,
-)
 from ray.serve.handle import DeploymentHandle
 
 from actors.wire import Address, ClientConnection, connect
+from headway.planning import Role
+from headway.routing.types import KnownBlocks
 from serve_apps.call_server import CHUNK, END, FAILED
-from serve_apps.compat_serve import cancel, lean
-from serve_apps.engines.protocol import EngineError, EngineFailed, PromptTooLong, Refused, TokenChunk, joined
-from serve_apps.gateway.backend import BackendError, ChunkSink, NotReady, Overloaded, RefusedByEngine, TooLong
-from serve_apps.membership import Membership, NoReplica, ReplicaGone
+from serve_apps.compat_serve import Lost, NotStarted, ask, lean, translated
+from serve_apps.engines.protocol import (
+    AuxiliaryAnswer,
+    AuxiliaryCall,
+    EngineError,
+    EngineRequest,
+    KvHandle,
+    TokenChunk,
+    joined,
+)
+from serve_apps.gateway.backend import ChunkSink, NotReady, Timeline
+from serve_apps.membership import Membership, membership
+from serve_apps.routed.requests import RoutedRequest
 
 CONNECTED_WITHIN_S = 30.0
 """Seconds to learn where a replica listens, and to be connected to it: its loop may be busy with a start."""
 
 logger = logging.getLogger("ray.serve")
-
-REPLICA_LOST = (
-    RayActorError,
-    ReplicaUnavailableError,
-    RequestCancelledError,
-    ReplicaGone,
-    EngineFailed,
-    AioRpcError,
-    # Serve's own for a connection that breaks before the replica has answered whether it takes the call.
-    RuntimeError,
-    # Sent by a replica that shuts down; where we cancel ourselves it is not translated.
-    asyncio.CancelledError,
-)
-
-FOREIGN = (*REPLICA_LOST, NoReplica, EngineError, RayError, RayServeException)
-
-
-class Lost(BackendError):
-    """The replica died, is dying, or cannot be reached."""
-
-
-class EngineLost(Lost):
-    """The replica's engine failed."""
-
-
-class NotStarted(Lost):
-    """The replica was gone before it took the call."""
-
-
-async def ask(handle: DeploymentHandle[Any], *arguments: Any) -> Any:  # noqa: ANN401 - as the method returns
-    """Call a method that returns one value. Lost, or a BackendError."""
-    response = handle.remote(*arguments)
-    try:
-        return await response
-    except FOREIGN as error:
-        # The call may run on, unheard: it holds a place in the engine until it is cancelled.
-        cancel(response)
-        if isinstance(error, asyncio.CancelledError) and _cancelling():
-            raise
-        raise translated(error) from error
-
-
-def lost(error: BaseException) -> Lost:
-    """The error as the loss of a replica."""
-    if isinstance(error, EngineFailed):
-        return EngineLost(f"the engine failed: {error}")
-    kind = NotStarted if isinstance(error, ReplicaGone) else Lost
-    return kind(f"{type(error).__name__}: {error}")
-
-
-def _cancelling() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def translated(error: BaseException) -> Exception:
-    """The error as callers know it: Lost, or another BackendError."""
-    if isinstance(error, PromptTooLong):
-        return TooLong(str(error))
-    if isinstance(error, Refused):
-        return RefusedByEngine(error.status, error.body)
-    if isinstance(error, NoReplica | DeploymentUnavailableError):
-        return NotReady(str(error))
-    if isinstance(error, BackPressureError):
-        return Overloaded(str(error))
-    if isinstance(error, REPLICA_LOST):
-        return lost(error)
-    return BackendError(str(error))
-
-
-class Progress(Protocol):
-    """Follows an output on its way to its reader."""
-
-    def counted(self, chunk: TokenChunk) -> None:
-        """The reader has this chunk."""
-
-    def complete(self) -> None:
-        """It has all of it."""
-
-    def close(self) -> None:
-        """It wants no more."""
 
 
 class Output:
@@ -153,8 +70,8 @@ class Output:
         """What the method returned."""
         self.closed: Callable[[], None] | None = None
         """Called when it is closed."""
-        self.progress: Progress | None = None
-        """Follows what the reader gets."""
+        self.progress: RoutedRequest | None = None
+        """The request, where it was routed: it counts what the reader gets."""
 
     def put(self, chunk: TokenChunk) -> None:
         """The next chunk has come."""
@@ -355,3 +272,90 @@ class ConnectionPool:
             raise Lost("the connection was lost as it began")
         self._connections[replica] = connection
         return connection
+
+
+Begun = tuple[Output, TokenChunk | None]
+"""An output and its first chunk, None where it has none."""
+
+
+class Phases:
+    """The pools of one application. Made and used on one event loop."""
+
+    def __init__(self, handles: Mapping[Role, DeploymentHandle[Any]], wait_s: float) -> None:
+        """`wait_s`: how long a request waits for the first replica of a pool that has none."""
+        self.wait_s = wait_s
+        self.pools = {
+            role: membership(handle.app_name, handle.deployment_name) for role, handle in handles.items()
+        }
+        self.mixed = Role.MIXED in handles
+        """True if the replicas do both phases."""
+        self.prefill_role, self.decode_role = (
+            (Role.MIXED, Role.MIXED) if self.mixed else (Role.PREFILL, Role.DECODE)
+        )
+        self._connections = {
+            role: ConnectionPool(handle, self.pools[role]) for role, handle in handles.items()
+        }
+
+    async def staffed(self, *roles: Role) -> None:
+        """Return when these pools have a replica each. NotReady."""
+        for role in roles:
+            pool = self.pools[role]
+            try:
+                async with asyncio.timeout(self.wait_s):
+                    while not len(pool):
+                        await pool.change()
+            except TimeoutError:
+                raise NotReady(f"no {role.value} replica has been running for {self.wait_s:g} s") from None
+
+    async def close(self) -> None:
+        """Let go of all replicas."""
+        for each in self._connections.values():
+            await each.close()
+
+    async def prefill(self, replica: str, request: EngineRequest, timeline: Timeline) -> KvHandle:
+        """Compute the prompt there. Lost, or a BackendError."""
+        pool, connections = self.pools[self.prefill_role], self._connections[self.prefill_role]
+        pool.sent(replica, request.request_id, request.input_tokens)
+        try:
+            with timeline.step("prefill", replica) as step:
+                kv: KvHandle = await connections.call(replica, "prefill", step.traced(request))
+                step.times = kv.times
+                return kv
+        except Lost:
+            pool.suspect(replica, time.monotonic())
+            raise
+        finally:
+            pool.done(replica, request.request_id)
+
+    async def known_blocks(self, role: Role, replica: str, since: int | None) -> KnownBlocks | None:
+        """What that replica's prefix cache holds, or what changed. Lost, or a BackendError."""
+        return cast("KnownBlocks | None", await self._connections[role].call(replica, "known_blocks", since))
+
+    async def auxiliary(self, replica: str, question: AuxiliaryCall) -> AuxiliaryAnswer:
+        """What that replica says to it. Lost, or a BackendError."""
+        answer: AuxiliaryAnswer = await self._connections[self.decode_role].call(
+            replica, "auxiliary", question
+        )
+        return answer
+
+    async def decode(
+        self, replica: str, request: EngineRequest, kv: KvHandle | None, timeline: Timeline
+    ) -> Begun:
+        """Begin to decode there; the output and its first chunk. Lost, or a BackendError."""
+        pool, output = self.pools[self.decode_role], None
+        pool.sent(replica, request.request_id)
+        step = timeline.step("decode", replica)
+        try:
+            connections = self._connections[self.decode_role]
+            output = await connections.start(replica, "decode", step.traced(request), kv)
+            chunk = await output.next()
+        except BaseException as error:
+            step.failed(error)
+            if isinstance(error, Lost):
+                pool.suspect(replica, time.monotonic())
+            if output is not None:
+                output.close()
+            pool.done(replica, request.request_id)
+            raise
+        output.closed = partial(pool.done, replica, request.request_id)
+        return output, chunk

@@ -1,6 +1,12 @@
 """All that we use of Ray Serve's private interfaces, of Ray 2.60: of handles, and of the router behind them.
 
-Handles are lean (`lean`), and their calls can be cancelled however far they are (`cancel`).
+Handles are lean (`lean`). Cancelling the task that waits in `ask` cancels the call, however far it is, and
+Serve carries that to the replica. Errors of Ray, Serve, gRPC, sockets and the engines become `Lost` or a
+BackendError here and nowhere else:
+
+    Lost(BackendError)     the replica died, is dying, or cannot be reached; another may be tried
+    ├── EngineLost         its engine failed
+    └── NotStarted         it was gone before it took the call: nothing has run
 
 `HeadwayRouter` chooses the replica: the one that `handle.options(session_id=REPLICA)` names, or else one by
 profile, those of `routing.profile`, over the loads in `serve_apps.membership`. It overrides private methods:
@@ -16,9 +22,20 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from grpc.aio import AioRpcError  # type: ignore[import-untyped]
+from ray.exceptions import RayActorError, RayError
+from ray.serve.exceptions import (
+    BackPressureError,
+    DeploymentUnavailableError,
+    RayServeException,
+    ReplicaUnavailableError,
+    RequestCancelledError,
+)
 from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
+from serve_apps.engines.protocol import EngineError, EngineFailed, PromptTooLong, Refused
+from serve_apps.gateway.backend import BackendError, NotReady, Overloaded, RefusedByEngine, TooLong
 from serve_apps.membership import NO_REPLICA_S, Membership, NoReplica, Profile, ReplicaGone, membership
 
 LEAN: Mapping[str, Any] = {
@@ -50,6 +67,75 @@ def cancel(response: Any) -> None:  # noqa: ANN401 - one of Serve's two kinds of
     taken = response._replica_result_future
     if taken.done() and not taken.cancelled() and taken.exception() is None:
         taken.result().cancel()
+
+
+REPLICA_LOST = (
+    RayActorError,
+    ReplicaUnavailableError,
+    RequestCancelledError,
+    ReplicaGone,
+    EngineFailed,
+    AioRpcError,
+    # Serve's own for a connection that breaks before the replica has answered whether it takes the call.
+    RuntimeError,
+    # Sent by a replica that shuts down; where we cancel ourselves it is not translated.
+    asyncio.CancelledError,
+)
+
+FOREIGN = (*REPLICA_LOST, NoReplica, EngineError, RayError, RayServeException)
+
+
+class Lost(BackendError):
+    """The replica died, is dying, or cannot be reached."""
+
+
+class EngineLost(Lost):
+    """The replica's engine failed."""
+
+
+class NotStarted(Lost):
+    """The replica was gone before it took the call."""
+
+
+async def ask(handle: DeploymentHandle[Any], *arguments: Any) -> Any:  # noqa: ANN401 - as the method returns
+    """Call a method that returns one value. Lost, or a BackendError."""
+    response = handle.remote(*arguments)
+    try:
+        return await response
+    except FOREIGN as error:
+        # The call may run on, unheard: it holds a place in the engine until it is cancelled.
+        cancel(response)
+        if isinstance(error, asyncio.CancelledError) and _cancelling():
+            raise
+        raise translated(error) from error
+
+
+def lost(error: BaseException) -> Lost:
+    """The error as the loss of a replica."""
+    if isinstance(error, EngineFailed):
+        return EngineLost(f"the engine failed: {error}")
+    kind = NotStarted if isinstance(error, ReplicaGone) else Lost
+    return kind(f"{type(error).__name__}: {error}")
+
+
+def _cancelling() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def translated(error: BaseException) -> Exception:
+    """The error as callers know it: Lost, or another BackendError."""
+    if isinstance(error, PromptTooLong):
+        return TooLong(str(error))
+    if isinstance(error, Refused):
+        return RefusedByEngine(error.status, error.body)
+    if isinstance(error, NoReplica | DeploymentUnavailableError):
+        return NotReady(str(error))
+    if isinstance(error, BackPressureError):
+        return Overloaded(str(error))
+    if isinstance(error, REPLICA_LOST):
+        return lost(error)
+    return BackendError(str(error))
 
 
 class HeadwayRouter(RequestRouter):

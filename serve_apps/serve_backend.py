@@ -1,17 +1,25 @@
-"""A request over Serve handles, from wherever it is placed to its last token.
+"""A request over the replicas of one application, from wherever it is placed to its last token.
 
-    no route     the gateway places it by itself                    `serve_apps.paths`
-    with route   the Router actor does, first asked when needed     `serve_apps.paths`
+    DirectPath   no route: both replicas are chosen here, by a profile that needs no common knowledge
+    RoutedPath   carries out placements of the Router, which is first asked when needed
+                     both phases on one mixed replica     D.decode(request)
+                     on two replicas, of whatever role    KV = P.prefill(request), then D.decode(request, KV)
+                 A newer placement that comes meanwhile (an offloaded prefill that takes too long) ends the
+                 attempt and is carried out in its stead; the client sees none of it
 
-A replica that dies before the first token has left costs an attempt. After the first token the stream ends
-with ReplicaLost. Nothing waits beyond the request's deadline (TimedOut), nor for a replica to exist at all
-longer than `routing.queue.max_wait_s` (NotReady). Closing the generator cancels the call under way, wherever
-it is.
+A replica that dies before the first token has left costs an attempt, and the next begins with a new prefill,
+since the KV may have died with it. Such a replica is suspect, so that the next attempt goes elsewhere: an
+engine that failed answers its calls at once, and with the least load of all, until Serve replaces it.
+
+While a pool has no replica, requests wait for one for `routing.queue.max_wait_s` (NotReady). Where all of a
+pool are saturated, they wait as long, in line (Overloaded). Nothing waits beyond the request's deadline
+(TimedOut). Closing the generator cancels the call under way, wherever it is.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from ray.serve.handle import DeploymentHandle
@@ -20,14 +28,198 @@ from actors.routing_actors import needs_router, stateless_profile
 from headway.config import HeadwayConfig
 from headway.planning import Role
 from headway.routing.shared_rules import SaturationRule
-from serve_apps.calls import EngineLost, Lost
+from headway.routing.types import Placement, ShedReason
+from serve_apps.calls import Begun, Phases
+from serve_apps.compat_serve import EngineLost, Lost, NotStarted
 from serve_apps.engines.protocol import AuxiliaryAnswer, AuxiliaryCall, EngineRequest, TokenChunk
-from serve_apps.gateway.backend import ChunkSink, Readiness, ReplicaLoad, ReplicaLost, TimedOut, Timeline
-from serve_apps.membership import Member, Profile
-from serve_apps.paths import DirectPath, Phases, RoutedPath
+from serve_apps.gateway.backend import (
+    ChunkSink,
+    NotReady,
+    Overloaded,
+    Readiness,
+    ReplicaLoad,
+    ReplicaLost,
+    Step,
+    TimedOut,
+    Timeline,
+)
+from serve_apps.membership import Member, Profile, Saturated
 from serve_apps.routed.client import ActorAddress, RouterClient, RouterConnection, RouterLink
 from serve_apps.routed.metrics import RoutingCounts
+from serve_apps.routed.requests import RoutedRequest
 from serve_apps.routed.table import WaitLimits
+
+ATTEMPTS = 3
+"""Replicas that one request may see die before its first token, once they have taken it."""
+
+UNTAKEN_S = 0.01
+"""Seconds before the next choice when the replica chosen was gone."""
+
+
+async def begun(attempt: Callable[[], Awaitable[Begun]]) -> Begun:
+    """What the first attempt brings that is not lost. NotReady after `ATTEMPTS` losses, or a BackendError."""
+    losses: list[Lost] = []
+    while len(losses) < ATTEMPTS:
+        try:
+            return await attempt()
+        except NotStarted:
+            # A scale-down may take more replicas at once than there are attempts.
+            await asyncio.sleep(UNTAKEN_S)
+        except Lost as loss:
+            losses.append(loss)
+    raise NotReady(f"{ATTEMPTS} attempts were lost, the last one so: {losses[-1]}") from losses[-1]
+
+
+class DirectPath:
+    """Picks replicas by profile."""
+
+    def __init__(self, phases: Phases, profile: Profile, most_waiting: int) -> None:
+        """`most_waiting` requests may wait for a pool that is saturated."""
+        self._phases, self._profile, self._most_waiting = phases, profile, most_waiting
+
+    async def first(self, request: EngineRequest, timeline: Timeline) -> Begun:
+        """The output and its first chunk. BackendError."""
+        return await begun(partial(self._attempt, request, timeline))
+
+    async def _attempt(self, request: EngineRequest, timeline: Timeline) -> Begun:
+        phases, prefill_replica, kv = self._phases, None, None
+        if not phases.mixed:
+            with timeline.step("route"):
+                # KV that no decode replica can take yet would only fill the prefill replica.
+                await self._room(phases.decode_role)
+                await self._room(phases.prefill_role)
+                prefill_replica = await self._pick(phases.prefill_role, request.input_tokens)
+            kv = await phases.prefill(prefill_replica, request, timeline)
+        with timeline.step("route"):
+            if phases.mixed:
+                await self._room(phases.decode_role)
+            decode_replica = await self._pick(phases.decode_role)
+        timeline.placement = self._placement(
+            request.request_id, prefill_replica or decode_replica, decode_replica
+        )
+        return await phases.decode(decode_replica, request, kv, timeline)
+
+    async def auxiliary(self, question: AuxiliaryCall) -> AuxiliaryAnswer:
+        """What a replica that decodes says to it. BackendError."""
+        return await self._phases.auxiliary(await self._pick(self._phases.decode_role), question)
+
+    async def _room(self, role: Role) -> None:
+        try:
+            await self._phases.pools[role].room(role, self._phases.wait_s, self._most_waiting)
+        except Saturated as error:
+            raise Overloaded(f"{ShedReason.SATURATED}: {error}") from error
+
+    async def _pick(self, role: Role, prompt_tokens: int = 0) -> str:
+        while (replica := self._choice(role, prompt_tokens)) is None:
+            await self._phases.staffed(role)
+        return replica
+
+    def _choice(self, role: Role, prompt_tokens: int = 0) -> str | None:
+        return self._phases.pools[role].pick(self._profile, time.monotonic(), role, prompt_tokens)
+
+    def place(self, request_id: str, *, critical: bool) -> Placement:
+        """A placement by this profile. NotReady when a pool has no replica.
+
+        Overloaded where all replicas of one are saturated, but for a request that is critical.
+        """
+        for role, pool in self._phases.pools.items():
+            if not critical and pool.saturated(time.monotonic(), role):
+                raise Overloaded(f"{ShedReason.SATURATED}: every {role.value} replica is saturated")
+        decode_replica = self._choice(self._phases.decode_role)
+        prefill_replica = decode_replica if self._phases.mixed else self._choice(self._phases.prefill_role)
+        if prefill_replica is None or decode_replica is None:
+            raise NotReady("no replica is running")
+        return self._placement(request_id, prefill_replica, decode_replica, reason="fallback")
+
+    def _placement(
+        self, request_id: str, prefill_replica: str, decode_replica: str, reason: str = ""
+    ) -> Placement:
+        return Placement(
+            request_id=request_id,
+            prefill_replica=prefill_replica,
+            decode_replica=decode_replica,
+            profile=self._profile,
+            reason=reason or self._profile,
+        )
+
+
+class Superseded(Exception):
+    """Another placement has taken the place of the one that was carried out."""
+
+
+class RoutedPath:
+    """Carries out placements."""
+
+    def __init__(self, client: RouterClient, phases: Phases) -> None:
+        self._client, self._phases = client, phases
+
+    async def first(self, request: EngineRequest, timeline: Timeline) -> Begun:
+        """The output and its first chunk. BackendError."""
+        assert request.route is not None, "only requests with a route are routed"
+        step = timeline.step("route")
+        await self._phases.staffed(*self._phases.pools)
+        routed, lost = self._client.submit(request.route), False
+
+        async def attempt() -> Begun:
+            nonlocal lost
+            if lost:
+                await self._phases.staffed(*self._phases.pools)
+                routed.again(timeline.placement)
+            lost = True
+            return await self._placed(routed, request, timeline, step)
+
+        try:
+            output, chunk = await begun(attempt)
+        except BaseException:
+            routed.close()
+            raise
+        routed.first_token()
+        if chunk is not None:
+            routed.counted(chunk)
+        output.progress = routed
+        return output, chunk
+
+    async def _placed(
+        self, routed: RoutedRequest, request: EngineRequest, timeline: Timeline, step: Step
+    ) -> Begun:
+        """An attempt at the newest placement. `step` is that of the first one, which has begun. Lost."""
+        while True:
+            with step if not step.ended_s else timeline.step("route"):
+                placement = timeline.placement = await routed.placed()
+            try:
+                return await self._unless_superseded(routed, placement, request, timeline)
+            except Superseded:
+                continue
+
+    async def _unless_superseded(
+        self, routed: RoutedRequest, placement: Placement, request: EngineRequest, timeline: Timeline
+    ) -> Begun:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(None) as attempt:
+                routed.watch(lambda: attempt.reschedule(loop.time()))
+                return await self._attempt(routed, request, placement, timeline)
+        except TimeoutError:
+            if not attempt.expired():
+                raise
+            raise Superseded from None
+        except Lost:
+            if routed.placement is placement:
+                raise
+            raise Superseded from None
+        finally:
+            routed.watch(None)
+
+    async def _attempt(
+        self, routed: RoutedRequest, request: EngineRequest, placement: Placement, timeline: Timeline
+    ) -> Begun:
+        kv = None
+        divisible = request.call is None or request.call.divisible
+        if (placement.split and divisible) or not self._phases.mixed:
+            kv = await self._phases.prefill(placement.prefill_replica, request, timeline)
+            routed.prefilled()
+        return await self._phases.decode(placement.decode_replica, request, kv, timeline)
+
 
 TOTALS = ("prompt_tokens", "cached_tokens", "external_tokens", "preemptions", "output_tokens")
 """Of `EngineStats`, handed on as they are."""

@@ -17,8 +17,7 @@ from ray.serve.handle import DeploymentHandle
 
 from headway.config import HeadwayConfig, load_config
 from headway.planning import Role
-from serve_apps.calls import Lost, ask
-from serve_apps.compat_serve import lean
+from serve_apps.compat_serve import Lost, ask, lean
 from serve_apps.engines.protocol import EngineRequest, EngineStats, TokenChunk
 from serve_apps.gateway.backend import NotReady, ReplicaLost, TimedOut
 from serve_apps.membership import membership

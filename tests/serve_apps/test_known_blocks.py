@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from headway.config import Role
 from headway.routing import Placement, ReplicaState, ReplicaUpdate
 from headway.routing.types import KnownBlocks
-from serve_apps.calls import Lost
+from serve_apps.compat_serve import Lost
 from serve_apps.engines.vllm.cached_blocks import CachedBlocks
 from serve_apps.gateway.prompts import prefix_blocks
 from serve_apps.routed.replicas import AT_ONCE, RETRY_S

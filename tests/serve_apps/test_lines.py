@@ -13,7 +13,8 @@ import pytest
 from actors import wire
 from actors.wire import LENGTH, NONCE_BYTES, PROOF_BYTES, Address
 from serve_apps.call_server import CallServer
-from serve_apps.calls import ConnectionPool, EngineLost, Lost, NotStarted, Output
+from serve_apps.calls import ConnectionPool, Output
+from serve_apps.compat_serve import EngineLost, Lost, NotStarted
 from serve_apps.deployments import gathered
 from serve_apps.engines.protocol import (
     ClientCall,

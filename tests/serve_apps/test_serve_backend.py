@@ -12,8 +12,7 @@ from headway.config import HeadwayConfig, load_config
 from headway.planning import Role
 from serve_apps.engines.protocol import EngineRequest
 from serve_apps.gateway.backend import NotReady, Overloaded, ReplicaLost
-from serve_apps.paths import ATTEMPTS
-from serve_apps.serve_backend import ServeBackend
+from serve_apps.serve_backend import ATTEMPTS, ServeBackend
 from tests.patience import PATIENCE_S, with_longer_limits
 from tests.scenarios import scenarios
 from tests.serve_apps.serve_doubles import Handle

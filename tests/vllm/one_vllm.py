@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headway.config import HeadwayConfig, load_config
 from headway.planning.types import Role
-from serve_apps.calls import translated
+from serve_apps.compat_serve import translated
 from serve_apps.engines import make_engine
 from serve_apps.engines.protocol import AuxiliaryAnswer, AuxiliaryCall, EngineError, EngineRequest, TokenChunk
 from serve_apps.engines.vllm.answers import _application
