@@ -153,7 +153,7 @@ def test_status_and_control_api_name_pools_attainment_and_the_last_decision(syst
     before = system.newest()
     shown = " ".join(said(system, "status").split())
     document, after = system.status(), system.newest()
-    (newest,) = map(int, re.findall(r"#(\d+) at ", shown))
+    (newest,) = map(int, re.findall(r"Decision\s*#(\d+),", shown))
     assert before <= newest <= after
     record = system.get(f"/v1/control/decisions/{newest}")
     assert ", ".join(f"{role} {record['targets'][role]}" for role in ROLES) in shown
@@ -424,7 +424,7 @@ def ids_of(deployment: str) -> set[str]:
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
 def test_the_live_page_outlives_each_part_and_shows_it(survival: Survival) -> None:
-    assert all("restarted" in told for part, told in survival.shown.items() if part != CONTROLLER)
+    assert all("Restarts" in told for part, told in survival.shown.items() if part != CONTROLLER)
     assert not survival.faults
 
 
