@@ -57,7 +57,7 @@ class Tracker:
 
     def __init__(self, series: ModelSeries, scrape_interval_s: float) -> None:
         self._series = series
-        self._of = [series.preset.name, series.model, *sorted(series.roles)]
+        self._of = [series.preset.name, series.model, *sorted(series.roles), *sorted(series.names)]
         self._scrape_interval_s = scrape_interval_s
         self._samples: Samples = {}
         self._in_flight: Mapping[Group, float] = {}
@@ -241,7 +241,10 @@ class Tracker:
         }
 
     def restore(self, stored: Any) -> None:  # noqa: ANN401 - whatever JSON holds
-        """Go on where `state` was taken. ValueError for what no `state` of this preset and model returned."""
+        """Go on where `state` was taken. ValueError for what no `state` of this preset and model returned.
+
+        So it is after an update that reads one series more: of its past nothing would be known.
+        """
         try:
             of = stored["of"]
             samples = {
@@ -255,7 +258,7 @@ class Tracker:
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"stored metrics cannot be read: {error}") from None
         if of != self._of:
-            raise ValueError(f"stored metrics are those of {of}")
+            raise ValueError("stored metrics are those of another model, preset or version")
         self._ring = Ring(snapshots)
         self._begin(samples, self.newest_s or 0.0)
 

@@ -159,3 +159,12 @@ def test_queue_and_cached_tokens_of_engines():
     idle = pages.measure(10.0, 20.0)
     assert isnan(idle.cached_tokens)
     assert isnan(idle.queue_s)
+
+
+def test_after_an_update_that_reads_another_series_the_past_of_engines_is_in_no_interval() -> None:
+    """Nothing would be known of the new series: all that it ever counted would come into one interval."""
+    state = Pages().tracker.state()
+    before = [name for name in state["of"] if name != "headway_slo_requests_total"]
+    assert len(before) == len(state["of"]) - 1
+    with pytest.raises(ValueError, match="version"):
+        Pages().tracker.restore({**state, "of": before})
