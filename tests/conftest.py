@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -40,14 +41,24 @@ COSTS = Path(__file__).with_name("costs.json")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let a run write the table of costs."""
+    """Let a run write the table of costs, and end in time."""
     parser.addoption("--write-costs", action="store_true", help="rewrite tests/costs.json by this run")
+    parser.addoption("--until", type=float, help="Unix time from which no test begins; keeps the order given")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What takes longest first: no process begins with it last."""
+    if config.getoption("--until") is not None:
+        return
     costs: dict[str, float] = json.loads(COSTS.read_text(encoding="utf-8"))
     items.sort(key=lambda item: -costs.get(item.nodeid.partition("::")[0], 0.0))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what begins too late."""
+    until_s = item.config.getoption("--until")
+    if until_s is not None and time.time() > until_s:
+        pytest.skip("not reached in time")
 
 
 def pytest_collection_finish() -> None:

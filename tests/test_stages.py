@@ -34,6 +34,16 @@ def test_of_those_that_are_as_near_the_cheapest_come_first_and_what_does_not_fit
     assert fitting(ordered, costs, 3.0) == [ordered[0], ordered[2], ordered[3]]
 
 
+def test_any_modules_can_run_together() -> None:
+    """pytest imports what is in no package by its bare name."""
+    bare = [
+        path.name
+        for path in Path(stages.ROOT, "tests").rglob("test_*.py")
+        if not path.with_name("__init__.py").exists()
+    ]
+    assert len(bare) == len(set(bare))
+
+
 def test_what_is_missing_is_named_once_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = stages.Need(lambda: False, "pages in a browser", "apt-get install chromium")
     there = stages.Need(lambda: True, "a real Prometheus", "apt-get install prometheus")
