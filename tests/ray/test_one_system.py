@@ -113,6 +113,11 @@ def test_replicas_follow_a_step_up_and_down_and_no_request_fails(system: LiveSys
     assert_single_requests_were_seen([record["measured"] for record in told])
 
 
+def is_over(record: Mapping[str, Any]) -> bool:
+    """Whether the interval had more than one replica bears."""
+    return record["measured"]["requests"] is not None and rate_rps(record) > ONE_BEARS_RPS
+
+
 def rate_rps(record: Mapping[str, Any]) -> float:
     """Requests a second in the interval of a decision."""
     interval = record["interval"]
