@@ -1,6 +1,4 @@
-"""Figures read off decision records, one by one and as columns.
-
-Figures read off decision records: why a pool has its target, what was needed, how forecasts fared.
+"""Figures read off decision records: why a pool has its target, what was needed, how forecasts fared.
 
 The decision log as columns, for pictures: one row a decision, small enough to send a thousand at once.
 

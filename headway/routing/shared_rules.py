@@ -12,8 +12,7 @@ of what an empty batch takes, worth h requests (0 for prompts)
     felt     x + (s − 1) (x + y + h)          exactly x where s is 1
 
 A prompt's length says how long a prefill replica is busy with it; a batch is crowded by its requests, however
-long they are. Nothing here needs numpy, so that a gateway can import it. The simulation has the same rule
-compiled (`headway.simulation.kernel`).
+long they are. The simulation has the same rule compiled (`headway.simulation.kernel`).
 
 A saturated replica gets nothing new while others are not. The bounds are generous: within them engines always
 have as much to do as they can, so nothing is lost by keeping the rest where it can still go elsewhere, be
