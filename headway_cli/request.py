@@ -35,7 +35,8 @@ def request(
 def print_record(record: Document) -> None:
     """From its arrival to its end."""
     out = console()
-    out.print(bold(f"{record['id']} at {clock(record['arrived_at'])}: {record['path']}"))
+    output = f", output {record['output']}" if record.get("output") else ""
+    out.print(bold(f"{record['id']} at {clock(record['arrived_at'])}: {record['path']}{output}"))
     print_facts(_facts(record), out)
     for at_s, what in sorted(_moments(record), key=lambda moment: moment[0]):
         print(f"{at_s * 1e3:>12,.1f} ms  {what}")

@@ -72,8 +72,8 @@ class MeasuredEngine:
         self._used()
         now_s, observer, cached = asyncio.get_running_loop().time, self._observer, self._cached_tokens()
         part = observer.begin(now_s(), max(1, request.input_tokens), computes=kv is None)
-        # Of outputs side by side, the time of one is not seen.
-        alone, computing = request.call is None or request.call.outputs == 1, kv is None
+        # Of beams, which are made side by side, the time of one is not seen.
+        alone, computing = request.call is None or request.call.divisible, kv is None
         try:
             stream = cast("AsyncGenerator[TokenChunk, None]", self._engine.decode(request, kv))
             async with aclosing(stream):

@@ -68,16 +68,15 @@ class Refused(EngineError):
 class ClientCall(NamedTuple):
     """What a client sent, as it came, for engines that answer it themselves (`EngineKind.answers`).
 
-    `stream`: it wants server-sent events. `bounded`: it named the most tokens; else
-    `EngineRequest.max_tokens` is that bound, for each of its `outputs`, which are made side by side.
-    `divisible`: a prefill elsewhere can serve it. `trace`: the headers of W3C's trace context.
+    One output, unless it asks for beams. `stream`: it wants server-sent events. `bounded`: it named the most
+    tokens; else `EngineRequest.max_tokens` is that bound. `divisible`: a prefill elsewhere can serve it.
+    `trace`: the headers of W3C's trace context.
     """
 
     path: str
     body: bytes
     stream: bool
     bounded: bool
-    outputs: int = 1
     divisible: bool = True
     trace: Sequence[tuple[bytes, bytes]] = ()
 
@@ -151,9 +150,9 @@ class KvHandle:
 class TokenChunk(NamedTuple):
     """Some tokens of a stream: their text, their number, and with the last one why the stream ended.
 
-    The last one also has what of the prompt was not computed, as `KvHandle.cached_tokens`, and `times`, of
-    several outputs the first one's. Of a `ClientCall` the text is bytes of the answer's body, and a token may
-    be counted before any byte tells of it.
+    The last one also has what of the prompt was not computed, as `KvHandle.cached_tokens`, and `times`. Of a
+    `ClientCall` the text is bytes of the answer's body, and a token may be counted before any byte tells of
+    it.
     """
 
     text: str | bytes

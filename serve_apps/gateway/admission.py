@@ -6,6 +6,8 @@ A request is let in as soon as anything is left, and what it takes beyond that i
 wait off: so one that is larger than the whole bucket is late, but not for ever. Output tokens are taken as
 the request's bound, and what was not produced is given back at its end.
 
+A call with several outputs counts as so many requests and as one stream; its prompts count once each.
+
 Every gateway keeps its own books. Of several each lets a key have its share, the limit divided by their
 number, so that together they never let it have more than the limit, and a key that uses one of them alone
 has its share.
@@ -110,23 +112,24 @@ class Quotas:
         came_to: Callable[[], int],
         *,
         stream: bool,
+        requests: int = 1,
     ) -> Iterator[None]:
-        """A request of at most `tokens`, while it runs; `came_to` counts them at its end. OverLimit."""
+        """A call of at most `tokens`, while it runs; `came_to` counts them at its end. OverLimit."""
         if limits is None:
             yield
             return
         account = self._account(name)
         self._check(account, limits, stream=stream)
         self._bound("tokens", account.tokens, limits.tokens_at_once)
-        account.requests, account.tokens = account.requests + 1, account.tokens + tokens
+        account.requests, account.tokens = account.requests + requests, account.tokens + tokens
         account.streams += stream
-        account.of_requests.take(1.0)
+        account.of_requests.take(requests)
         account.of_tokens.take(tokens)
 
         try:
             yield
         finally:
-            account.requests, account.tokens = account.requests - 1, account.tokens - tokens
+            account.requests, account.tokens = account.requests - requests, account.tokens - tokens
             account.streams -= stream
             account.of_tokens.take(came_to() - tokens)
 
@@ -168,22 +171,23 @@ class Places:
         self._of_keys: dict[str, tuple[int, float]] = {}
 
     @contextmanager
-    def one(self, name: str, limits: KeyLimits | None, *, alone: bool) -> Iterator[None]:
-        """A place for a request of that key, which is the only one there is where it is `alone`. Shed."""
+    def some(self, wanted: int, name: str, limits: KeyLimits | None, *, alone: bool) -> Iterator[None]:
+        """Places for requests of that key, which is the only one there is where it is `alone`. Shed."""
         weight = 1.0 if limits is None else limits.weight
         count, _ = self._of_keys.get(name, (0, weight))
-        free = self._most - self.taken
+        # As the last of them finds it.
+        free, held = self._most - self.taken - (wanted - 1), count + wanted - 1
         if free <= 0:
-            text = f"{self.taken} requests are in flight, which is as many as this gateway takes"
+            text = f"{self.taken} requests are in flight, and this gateway takes {self._most}"
             raise Shed(text, retry_after_s=RETRY_AFTER_S)
-        if not alone and free <= self._reserved and count >= self._share(name, weight):
+        if not alone and free <= self._reserved and held >= self._share(name, weight):
             text = f"This key has {count} of {self.taken} requests in flight, and what is left is for others"
             raise Shed(text, retry_after_s=RETRY_AFTER_S)
-        self._change(name, 1, weight)
+        self._change(name, wanted, weight)
         try:
             yield
         finally:
-            self._change(name, -1, weight)
+            self._change(name, -wanted, weight)
 
     def _share(self, name: str, weight: float) -> float:
         others = sum(each for key, (_, each) in self._of_keys.items() if key != name)

@@ -154,7 +154,7 @@ class Service:
         state = self._state
         async with state.bodies.read(request.headers.raw, request.receive) as body:
             question = AuxiliaryCall(request.method, request.url.path, body)
-        with state.slot(request.scope["holder"]):
+        with state.slots(1, request.scope["holder"]):
             try:
                 status, said = await state.traffic.backend.auxiliary(question)
             except BackendError as error:

@@ -1,4 +1,6 @@
-"""One request for output: read, validate, count, admit, relay, measure. The same for all endpoints.
+"""One call for output: read, validate, count, admit, relay, measure. The same for all endpoints.
+
+A call with several outputs becomes as many requests (`outputs`), with a record, a place and a placement each.
 
 The order is that of the checks: body, fields, model, length, limits of the key, slots; a request that fails
 one is not weighed by the next. Slots come last, as what is turned away for want of them is load all the same.
@@ -8,7 +10,7 @@ What the client, the deadline or the backend do wrong meets in one place, `Gener
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing, closing, suppress
 from functools import partial
 from types import TracebackType
@@ -22,6 +24,8 @@ from serve_apps.engines.protocol import EngineRequest, TokenChunk
 from serve_apps.faults import Broken, ClientGone, Expired, Fault, Outcome, OutputLost, TooLongForModel
 from serve_apps.gateway.admission import held_to
 from serve_apps.gateway.backend import BackendError, Timeline, fault_of
+from serve_apps.gateway.outputs import Document, Events, Merged, OutputAnswer, Shape
+from serve_apps.gateway.prompts import Read
 from serve_apps.gateway.reading import LONG_BYTES, GenerationRequest
 from serve_apps.gateway.request_record import RequestRecord
 from serve_apps.gateway.responses import (
@@ -119,9 +123,10 @@ class Generation:
         # Until its body says more: what is refused before is its key's.
         record.judged_by(SloTargets(tenant=holder.tenant))
         state.records.begin(record)
+        records = [record]
         outcome: Outcome = "aborted"
         try:
-            await self._serve(scope, receive, channel, record, holder)
+            await self._serve(scope, receive, channel, records, holder)
             outcome = "ok"
         except ClientGone:
             outcome = "ok" if channel.ended else "aborted"
@@ -129,59 +134,68 @@ class Generation:
             # Once its last byte has left, a request has gone well.
             outcome = "ok" if channel.ended else fault.outcome
             if not channel.ended:
-                record.failed(fault)
+                for each in records:
+                    each.failed(fault)
                 await _say(channel, fault)
         except Exception:
             outcome, broken = "failed", Broken("The gateway failed; its log says why")
-            record.failed(broken)
+            for each in records:
+                each.failed(broken)
             logger.exception("A request failed for an unforeseen reason")
             await _say(channel, broken)
         finally:
             # A cancellation from outside passes through and counts as aborted.
-            record.ended(outcome, channel.status)
-            state.records.end(record)
-            if tracing is not None:
-                tracing.ended(record)
+            for each in records:
+                each.ended(outcome, channel.status)
+                state.records.end(each)
+                if tracing is not None:
+                    tracing.ended(each)
 
     async def _serve(
-        self, scope: Scope, receive: Receive, channel: Channel, record: RequestRecord, holder: Holder
+        self, scope: Scope, receive: Receive, channel: Channel, records: list[RequestRecord], holder: Holder
     ) -> None:
-        """The request within its time. Fault."""
-        state = self._state
+        """The call within its time; the records of its further outputs are added to `records`. Fault."""
+        state, record = self._state, records[0]
         async with RequestTime(state.settings.request_timeout_s) as time:
             state.quotas.check(holder.name, holder.limits)
             async with state.bodies.read(scope["headers"], receive) as body:
                 record.received()
                 time.watch(receive)
-                asked = await self._asked(scope["headers"], body, channel, record, holder)
-                request, counts = await self._engine_request(asked, record)
-            outputs, stream = asked.call.outputs, asked.call.stream
-            most = request.input_tokens + request.max_tokens * outputs
+                prompts = await self._asked(scope["headers"], body, channel, record, holder)
+                requests, counts = await self._engine_requests(prompts, len(body), record)
+            for number in range(1, len(requests)):
+                records.append(record.another(number))
+                state.records.begin(records[-1])
+            shape = Shape(len(requests), len(requests) // len(prompts), prompts[0].beams)
+            input_tokens = sum(each.input_tokens for each in requests[:: shape.copies])
+            stream = prompts[0].calls[0].stream
             with state.quotas.used(
                 holder.name,
                 holder.limits,
-                most,
-                lambda: request.input_tokens + record.output_tokens,
+                input_tokens + shape.beams * sum(each.max_tokens for each in requests),
+                lambda: input_tokens + sum(each.output_tokens for each in records),
                 stream=stream,
+                requests=len(requests),
             ):
                 # What a key may not have is no load that a planner has to size for.
-                record.accepted(request.input_tokens, outputs)
+                for each, request in zip(records, requests, strict=True):
+                    each.accepted(request.input_tokens)
                 answer = self._answer(channel, counts, stream=stream)
-                with closing(answer), state.slot(holder):
-                    await self._relay(request, answer, record, time)
+                with closing(answer), state.slots(len(requests), holder):
+                    await self._relay(requests, answer, records, shape, time)
 
     async def _asked(
         self, headers: HeaderList, body: bytes, channel: Channel, record: RequestRecord, holder: Holder
-    ) -> GenerationRequest:
-        """The request of a body, and its SLO in the record. Fault."""
+    ) -> Sequence[GenerationRequest]:
+        """The prompts of a body, and their SLO in the record. Fault."""
         state = self._state
         wished = state.slo_targets.read(headers)
         read = partial(state.calls.read, self._api, headers)
-        asked = await self._beside(read, body, long=len(body) >= LONG_BYTES)
-        targets = state.tenants.granted(holder, asked, wished)
+        prompts = await self._beside(read, body, long=len(body) >= LONG_BYTES)
+        targets = state.tenants.granted(holder, prompts[0], wished)
         record.judged_by(targets)
         channel.add_headers(held_to(wished, targets, state.metrics.promised(targets)))
-        return asked
+        return prompts
 
     def _answer(self, channel: Channel, counts: str, *, stream: bool) -> Answer:
         headers = [(b"x-headway-token-count", counts.encode())]
@@ -192,14 +206,27 @@ class Generation:
             StreamedAnswer(channel, headers) if every_s is None else BeatingAnswer(channel, headers, every_s)
         )
 
-    async def _engine_request(
-        self, asked: GenerationRequest, record: RequestRecord
-    ) -> tuple[EngineRequest, str]:
-        """The request as engines see it, counted, and known to fit; and how its tokens are counted."""
+    async def _engine_requests(
+        self, prompts: Sequence[GenerationRequest], body_bytes: int, record: RequestRecord
+    ) -> tuple[Sequence[EngineRequest], str]:
+        """The requests as engines see them, counted, and known to fit; and how their tokens are counted."""
+        identity, model = self._state.identity, prompts[0].model
+        identity.check(model)
+        record.adapter = "" if model in (None, identity.model) else str(model)
+        # By the whole body: many short prompts take as long as a long one.
+        long = body_bytes >= self._state.prompts.long_bytes
+        requests, exact = list[EngineRequest](), True
+        for asked in prompts:
+            read = await self._beside(self._state.prompts.read, asked, long=long)
+            exact = exact and read.exact
+            requests += await self._of_prompt(asked, read, record)
+        return requests, "exact" if exact else identity.text_counts
+
+    async def _of_prompt(
+        self, asked: GenerationRequest, read: Read, record: RequestRecord
+    ) -> Sequence[EngineRequest]:
+        """A request for each output of a prompt."""
         identity, settings, targets = self._state.identity, self._state.settings, record.targets
-        identity.check(asked.model)
-        prompts = self._state.prompts
-        read = await self._beside(prompts.read, asked, long=len(asked.call.body) >= prompts.long_bytes)
         room = identity.max_tokens - read.tokens
         max_tokens = asked.max_tokens or min(settings.default_max_tokens, max(1, room))
         # Where it is not certain, the engine knows better.
@@ -209,25 +236,31 @@ class Generation:
                 f" asked for: {read.tokens} of input and {max_tokens} of output",
                 param=self._api.prompt_param,
             )
-        request_id, route = self._api.id_prefix + secrets.token_hex(16), None
-        record.adapter = adapter = "" if asked.model in (None, identity.model) else str(asked.model)
-        if self._state.routes.needed(targets):
-            blocks_of = partial(self._state.routes.blocks, adapter=adapter)
+        routed = self._state.routes.needed(targets)
+        blocks: tuple[int, ...] = ()
+        if routed:
+            blocks_of = partial(self._state.routes.blocks, adapter=record.adapter)
             blocks = await self._beside(blocks_of, read.prompt, long=len(read.prompt) >= LONG_TEXT)
-            lengths = read.tokens, max_tokens
-            route = route_request(request_id, record.arrived_s, lengths, blocks, targets, adapter=adapter)
-        trace = record.timeline.trace
-        request = EngineRequest(
-            request_id=request_id,
-            model=identity.model,
-            prompt="",
-            input_tokens=read.tokens,
-            max_tokens=max_tokens,
-            route=route,
-            adapter=adapter,
-            call=asked.call if trace is None else asked.call._replace(trace=trace.headers()),
-        )
-        return request, "exact" if read.exact else identity.text_counts
+        lengths, trace = (read.tokens, max_tokens * asked.beams), record.timeline.trace
+        requests = []
+        for call in asked.calls:
+            request_id = self._api.id_prefix + secrets.token_hex(16)
+            route = route_request(
+                request_id, record.arrived_s, lengths, blocks, targets, adapter=record.adapter
+            )
+            requests.append(
+                EngineRequest(
+                    request_id=request_id,
+                    model=identity.model,
+                    prompt="",
+                    input_tokens=read.tokens,
+                    max_tokens=max_tokens,
+                    route=route if routed else None,
+                    adapter=record.adapter,
+                    call=call if trace is None else call._replace(trace=trace.headers()),
+                )
+            )
+        return requests
 
     @staticmethod
     async def _beside(work: Callable[[Prompt], T], prompt: Prompt, *, long: bool) -> T:
@@ -236,23 +269,45 @@ class Generation:
 
     async def _relay(
         self,
-        request: EngineRequest,
+        requests: Sequence[EngineRequest],
         answer: Answer,
-        record: RequestRecord,
+        records: Sequence[RequestRecord],
+        shape: Shape,
         time: RequestTime,
     ) -> None:
-        """Pass the output on. Fault.
+        """Pass the outputs on. Fault: that of the first that fails, which ends the others.
 
-        Leaving early closes the backend's generator, which aborts the request.
+        Leaving early closes the backend's generators, which aborts the requests.
         """
         try:
-            await self._passed_on(request, answer, record, time)
+            if shape.outputs == 1:
+                await self._passed_on(requests[0], answer, records[0], time.stop_watching)
+            else:
+                form = Document(shape) if isinstance(answer, WholeAnswer) else Events(shape)
+                merged = Merged(answer, form, shape.outputs, time.stop_watching)
+                await self._side_by_side(requests, merged, records)
         except BackendError as error:
             raise fault_of(error) from error
 
-    async def _passed_on(
-        self, request: EngineRequest, answer: Answer, record: RequestRecord, time: RequestTime
+    async def _side_by_side(
+        self, requests: Sequence[EngineRequest], merged: Merged, records: Sequence[RequestRecord]
     ) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for index, (request, record) in enumerate(zip(requests, records, strict=True)):
+                    output = OutputAnswer(merged, index)
+                    group.create_task(self._passed_on(request, output, record, lambda: None))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def _passed_on(
+        self,
+        request: EngineRequest,
+        answer: Answer | OutputAnswer,
+        record: RequestRecord,
+        complete: Callable[[], None],
+    ) -> None:
+        """One output. `complete` is called when it has ended, before its last bytes leave."""
         timeline, explain = record.timeline, record.targets.explain
 
         def sink(chunk: TokenChunk) -> bool:
@@ -270,8 +325,8 @@ class Generation:
                 assert isinstance(part, bytes), "engines answer calls with bytes"
                 if reason is not None:
                     record.finished(reason, cached_tokens, engine_times)
-                    # From here on a disconnect is what servers report once the answer is complete.
-                    time.stop_watching()
+                    # Once the answer is complete, a disconnect is what servers report.
+                    complete()
                     self._state.traffic.backend.complete(request.request_id)
                     await answer.part(part, last=True)
                     break

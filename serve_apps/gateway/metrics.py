@@ -1,5 +1,7 @@
 """The gateway's measurements, and how Prometheus reads them. All series carry the label `model`.
 
+A request is one output: a call with several outputs counts as so many, in every one of these.
+
     arrivals    valid requests, shed and unready ones included: the load that a planner has to size for
     requests    every request for output by outcome, invalid ones too; not those refused for want of a key
     TTFT        body received -> first token

@@ -31,14 +31,12 @@ import json
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from headway.config import ConfigError, HeadwayConfig
 from headway.engine.kinds import engine_kind
-from serve_apps.engines.answering.fields import Prompt, prompts_of
-from serve_apps.engines.protocol import ClientCall
+from serve_apps.engines.answering.fields import Prompt, prompts_of, separate
 from serve_apps.gateway.reading import LONG_BYTES, GenerationRequest
 
 if TYPE_CHECKING:
@@ -79,7 +77,7 @@ def _line(error: Exception) -> str:
 
 
 class Read(NamedTuple):
-    """A prompt, or several in a row; its tokens; `certain` where the engine counts as many."""
+    """A prompt; its tokens; `certain` where the engine counts as many."""
 
     prompt: Prompt
     tokens: int
@@ -91,10 +89,10 @@ class Read(NamedTuple):
         return not isinstance(self.prompt, str)
 
 
-def _estimated(call: ClientCall) -> Read:
+def _estimated(asked: GenerationRequest) -> Read:
     """The body in place of the prompt: nearly all of a long one is its prompt."""
-    text = call.body.decode(errors="replace")
-    return Read(text, max(1, -(-len(call.body) // BYTES_PER_TOKEN)), certain=False)
+    body = asked.calls[0].body
+    return Read(body.decode(errors="replace"), max(1, -(-len(body) // BYTES_PER_TOKEN)), certain=False)
 
 
 class PlainPrompts:
@@ -111,14 +109,13 @@ class PlainPrompts:
     def read(self, asked: GenerationRequest) -> Read:
         """The prompt, and its tokens as counted or estimated; what is none is the engine's to refuse."""
         try:
-            prompts = prompts_of(asked.fields)
-            tokens = sum(self.count(each) if isinstance(each, str) else len(each) for each in prompts)
-            if all(isinstance(each, str) for each in prompts):
-                return Read("".join(map(str, prompts)), tokens, certain=True)
-            ids: Any = list(array("I", cast("Any", chain.from_iterable(prompts))))
+            (prompt,) = prompts_of(asked.fields)
+            if isinstance(prompt, str):
+                return Read(prompt, self.count(prompt), certain=True)
+            ids = list(array("I", prompt))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
-            return _estimated(asked.call)
-        return Read(ids, tokens, certain=True)
+            return _estimated(asked)
+        return Read(ids, len(ids), certain=True)
 
 
 TEXTS = ("text", "input_text", "output_text")
@@ -210,11 +207,11 @@ class ModelPrompts:
         try:
             ids = self._ids(asked.fields)
         except Exception:  # noqa: BLE001 - of templates, which are programs, on whatever the client sent
-            return _estimated(asked.call)
-        return Read(ids, len(ids), certain=True) if ids else _estimated(asked.call)
+            return _estimated(asked)
+        return Read(ids, len(ids), certain=True) if ids else _estimated(asked)
 
     def _ids(self, fields: Mapping[str, Any]) -> Sequence[int]:
-        """Of a conversation by the model's template, of text, or as they came; several prompts in a row."""
+        """Of a conversation by the model's template, of text, or as they came."""
         if "messages" in fields or fields.get("prompt") is None:
             given = fields.get("chat_template_kwargs") or {}
             # Switches such as enable_thinking; a template of the client's is no program to run here.
@@ -229,13 +226,8 @@ class ModelPrompts:
             # vLLM's server begins a response twice: what the tokenizer puts first is in the template, too.
             ids: Sequence[int] = self._tokenizer.encode(text, add_special_tokens="messages" not in fields)
             return ids
-        prompt: Any = fields["prompt"]
-        several = prompt if isinstance(prompt, list) and not isinstance(prompt[0], int) else [prompt]
-        return [
-            token
-            for each in several
-            for token in (self._tokenizer.encode(each) if isinstance(each, str) else each)
-        ]
+        (prompt,) = separate(fields["prompt"])
+        return self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
 
 
 Prompts = PlainPrompts | ModelPrompts

@@ -12,9 +12,9 @@ and one that has too many is refused. Of long bodies one part is taken in a turn
 many come, and huge ones are parsed one at a time, as that holds Python's lock: what else is under way waits
 for one of them, not for all.
 
-Of a body the gateway reads the model, whether to stream, the bound on the output, the user and the
-conversation, and whether two replicas can share the work; `prompts` reads the prompt. All else is the
-engine's to judge, and its refusals reach the client in its own words.
+Of a body the gateway reads the model, whether to stream, the bound on the output, the outputs that it asks
+for (`outputs`), the user and the conversation, and whether two replicas can share the work; `prompts` reads
+the prompt. All else is the engine's to judge, and its refusals reach the client in its own words.
 """
 
 import asyncio
@@ -29,7 +29,8 @@ from starlette.types import Receive
 from serve_apps.engines.answering.fields import body_fields
 from serve_apps.engines.protocol import ClientCall
 from serve_apps.faults import RETRY_AFTER_S, BodyTooLarge, BodyTooSlow, ClientGone, InvalidRequest, Shed
-from serve_apps.gateway.responses import Endpoint, HeaderList
+from serve_apps.gateway.outputs import MOST_OUTPUTS, several, taken_apart
+from serve_apps.gateway.responses import COMPLETIONS, RESPONSES, Endpoint, HeaderList
 from serve_apps.timed_protocol import MOST_BODY_BYTES
 from serve_apps.tracing.spans import TRACEPARENT, TRACESTATE
 
@@ -217,12 +218,6 @@ def _trim() -> None:
 BOUNDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 """Fields that bound the output; the first that is given counts, as in vLLM."""
 
-COPYING = ("n", "best_of")
-"""Fields that ask for several outputs of one prompt."""
-
-MOST_OUTPUTS = 1024
-"""Of one request: each takes a place in the engine."""
-
 MOST_MESSAGES = 10_000
 """Each is looked at by itself: hundreds of thousands would take seconds."""
 
@@ -230,32 +225,38 @@ LONGEST_TRACE = 512
 """Characters of a `tracestate` that W3C's recommendation asks everybody to pass on."""
 
 WHOLE_PROMPT = "the prompt's own probabilities are where it was computed"
-COPIES = "the KV of a prompt goes to one output"
+BEAMS = "the KV of a prompt goes to one output"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """A body as the gateway reads it: `fields` is all of it. No `max_tokens`: the client sets no bound.
+    """One prompt as the gateway reads it: `fields` are the body's, without other prompts.
 
-    `user` and `cache_key` (`prompt_cache_key`) are as the client wrote them, of any length.
+    No `max_tokens`: the client sets no bound. `calls` are what engines get: one for each output of it.
+    `beams`: choices that an engine makes side by side of one call. `user` and `cache_key`
+    (`prompt_cache_key`) are as the client wrote them, of any length.
     """
 
     model: str | None
     max_tokens: int | None
-    call: ClientCall
+    calls: Sequence[ClientCall]
     fields: Mapping[str, Any]
+    beams: int = 1
     user: str | None = None
     cache_key: str | None = None
 
 
 class CallReader:
-    """Reads bodies. `separate`: prefill and decode are pools of their own, so every request is divided."""
+    """Reads bodies. `separate`: prefill and decode are pools of their own, so every request is divided.
 
-    def __init__(self, *, separate: bool) -> None:
-        self._separate = separate
+    `places`: outputs that there is ever room for at once.
+    """
 
-    def read(self, endpoint: Endpoint, headers: HeaderList, body: bytes) -> GenerationRequest:
-        """The request of a body. InvalidRequest."""
+    def __init__(self, *, separate: bool, places: int = MOST_OUTPUTS) -> None:
+        self._separate, self._most = separate, min(MOST_OUTPUTS, places)
+
+    def read(self, endpoint: Endpoint, headers: HeaderList, body: bytes) -> Sequence[GenerationRequest]:
+        """The prompts of a body, in order. InvalidRequest, BodyTooLarge."""
         try:
             fields = body_fields(body)
         except ValueError as error:
@@ -266,7 +267,7 @@ class CallReader:
         for name in ("messages", "input"):
             if isinstance(fields.get(name), list):
                 _check_count(name, fields[name])
-        outputs, undivided = _outputs(fields), _undivided(fields)
+        undivided = _undivided(fields)
         if undivided is not None and self._separate:
             name, why = undivided
             text = f"{name!r} of this value is not possible with separate prefill and decode pools: {why}"
@@ -274,23 +275,36 @@ class CallReader:
         trace = tuple(
             each for each in headers if each[0] in (TRACEPARENT, TRACESTATE) and len(each[1]) <= LONGEST_TRACE
         )
-        call = ClientCall(
-            endpoint.path,
-            body,
-            bool(stream),
-            bound is not None,
-            outputs=outputs,
-            divisible=undivided is None,
-            trace=trace,
-        )
-        return GenerationRequest(
-            model=_typed(fields, "model", str),
-            max_tokens=bound,
-            call=call,
-            fields=fields,
-            user=_typed(fields, "user", str),
-            cache_key=_typed(fields, "prompt_cache_key", str),
-        )
+        model, user = _typed(fields, "model", str), _typed(fields, "user", str)
+        cache_key = _typed(fields, "prompt_cache_key", str)
+        parts, beams = self._parts(endpoint, fields, body)
+        return [
+            GenerationRequest(
+                model=model,
+                max_tokens=bound,
+                calls=[
+                    ClientCall(endpoint.path, each, bool(stream), bound is not None, undivided is None, trace)
+                    for each in bodies
+                ],
+                fields=own,
+                beams=beams,
+                user=user,
+                cache_key=cache_key,
+            )
+            for own, bodies in parts
+        ]
+
+    def _parts(
+        self, endpoint: Endpoint, fields: Mapping[str, Any], body: bytes
+    ) -> tuple[Sequence[tuple[Mapping[str, Any], Sequence[bytes]]], int]:
+        """For each prompt its fields and a body for each output, and the beams of each."""
+        if endpoint is RESPONSES:
+            return [(fields, [body])], 1
+        prompts, n = several(fields, prompts=endpoint is COMPLETIONS, most=self._most)
+        copies, beams = (1, n) if fields.get("use_beam_search") else (n, 1)
+        if len(prompts) * copies == 1:
+            return [(fields, [body])], beams
+        return list(taken_apart(fields, prompts, copies)), beams
 
 
 def _check_count(name: str, messages: Sequence[object]) -> None:
@@ -318,32 +332,10 @@ def _typed(fields: Mapping[str, Any], name: str, kind: type[Kind]) -> Kind | Non
 _JSON_NAMES = {bool: "boolean", int: "integer", str: "string"}
 
 
-def _outputs(fields: Mapping[str, Any]) -> int:
-    """Outputs that are made side by side."""
-    prompt = fields.get("prompt")
-    prompts = len(prompt) if isinstance(prompt, list) and _several(prompt) else 1
-    copies: list[int] = [_typed(fields, name, int) or 1 for name in COPYING]
-    outputs = prompts * max(copies)
-    if outputs > MOST_OUTPUTS:
-        name = "n" if "n" in fields else "prompt"
-        raise InvalidRequest(f"Invalid {name!r}: {outputs} outputs, and at most {MOST_OUTPUTS}", param=name)
-    return outputs
-
-
-def _several(prompt: object) -> bool:
-    """Whether these are prompts, and not the ids of one."""
-    return isinstance(prompt, list) and len(prompt) > 1 and not isinstance(prompt[0], int)
-
-
 def _undivided(fields: Mapping[str, Any]) -> tuple[str, str] | None:
     """The field for which the replica that decodes has to compute the prompt, too, and why."""
-    for name in COPYING:
-        if (_typed(fields, name, int) or 1) > 1:
-            return name, COPIES
-    if _several(fields.get("prompt")):
-        return "prompt", "each of several prompts would be prefilled elsewhere"
     if fields.get("use_beam_search"):
-        return "use_beam_search", COPIES
+        return "use_beam_search", BEAMS
     if fields.get("prompt_logprobs") is not None:
         return "prompt_logprobs", WHOLE_PROMPT
     if fields.get("echo") and fields.get("logprobs") is not None:

@@ -5,6 +5,9 @@
     RecentRequests   those under way, and the latest that have ended
     log line         `request {...}` as JSON, of logger `ray.serve.requests`
 
+A record is of one output: a call with several has as many, with one id, and `output` is the place in its
+answer.
+
 A record holds no prompt and no output. Its id is that of the response's header `x-request-id`; a client may
 have sent it, and more than once. Seconds throughout: steps count from the arrival, what a replica reports of
 its work from the call's beginning.
@@ -42,8 +45,8 @@ logger = logging.getLogger("ray.serve.requests")
 class RequestRecord:
     """One request; `tokens` is on the path of every chunk and costs about a microsecond."""
 
-    __slots__ = ("_first_s", "_last_s", "_metrics", "_outputs", "adapter", "arrived_at", "arrived_s",
-                 "cached_tokens", "ended_s", "error", "input_tokens", "key", "met", "outcome",
+    __slots__ = ("_first_s", "_last_s", "_metrics", "adapter", "arrived_at", "arrived_s",
+                 "cached_tokens", "ended_s", "error", "input_tokens", "key", "met", "outcome", "output",
                  "output_tokens", "path", "reason", "request_id", "status", "targets",
                  "timeline")  # fmt: skip
 
@@ -59,7 +62,7 @@ class RequestRecord:
         """The LoRA adapter that it asks for."""
         self.input_tokens: int | None = None
         self.cached_tokens: int | None = None
-        self.output_tokens, self._outputs = 0, 1
+        self.output = self.output_tokens = 0
         self._first_s: float | None = None
         self._last_s = self.ended_s = 0.0
         self.reason: FinishReason | None = None
@@ -71,6 +74,15 @@ class RequestRecord:
         self.met: bool | None = None
         """Whether it met its SLO; None where it is not judged, or not yet."""
 
+    def another(self, output: int) -> "RequestRecord":
+        """That of a further output of the same call; its spans are below this one's."""
+        clock, trace = self.timeline.clock, self.timeline.trace
+        timeline = Timeline(clock, None if trace is None else trace.child())
+        made = RequestRecord(self.request_id, self.path, self.key, self._metrics, timeline)
+        made.output, made.targets, made.adapter = output, self.targets, self.adapter
+        made.arrived_at, made.arrived_s = self.arrived_at, self.arrived_s
+        return made
+
     def received(self) -> None:
         """The body is here: the request's time begins."""
         self.arrived_s = self.timeline.clock()
@@ -79,9 +91,9 @@ class RequestRecord:
         """The request is judged by these targets."""
         self.targets = targets
 
-    def accepted(self, input_tokens: int, outputs: int = 1) -> None:
-        """The request is valid. Tokens of several `outputs` come side by side: times are those of one."""
-        self.input_tokens, self._outputs = input_tokens, outputs
+    def accepted(self, input_tokens: int) -> None:
+        """The request is valid."""
+        self.input_tokens = input_tokens
         self._metrics.arrived(input_tokens, self.targets)
 
     def tokens(self, count: int) -> None:
@@ -95,7 +107,7 @@ class RequestRecord:
             if count > 1:
                 metrics.itl.observe(0.0, count - 1)
         else:
-            metrics.itl.observe((now - self._last_s) * self._outputs / count, count)
+            metrics.itl.observe((now - self._last_s) / count, count)
         self._last_s = now
         self.output_tokens += count
         metrics.output_tokens += count
@@ -146,11 +158,10 @@ class RequestRecord:
 
     @property
     def tpot_s(self) -> float | None:
-        """Between tokens; None with fewer than two of an output."""
-        gaps = self.output_tokens - self._outputs
-        if self._first_s is None or gaps < 1:
+        """Between tokens; None with fewer than two."""
+        if self._first_s is None or self.output_tokens < 2:
             return None
-        return (self._last_s - self._first_s) * self._outputs / gaps
+        return (self._last_s - self._first_s) / (self.output_tokens - 1)
 
     @property
     def a_problem(self) -> bool:
@@ -164,6 +175,7 @@ class RequestRecord:
             "id": self.request_id,
             "trace": None if trace is None else trace.trace_id,
             "path": self.path,
+            "output": self.output,
             "key": self.key,
             "tenant": self.targets.tenant,
             "adapter": self.adapter or None,

@@ -113,9 +113,9 @@ class GatewayState:
         """Judge the requests that end from now on by other targets."""
         self.metrics.slo = Slo(ttft_s=ttft_s, itl_s=itl_s)
 
-    def slot(self, holder: Holder) -> AbstractContextManager[None]:
-        """One request in flight, of the holder of a key; Shed where there are too many already."""
-        return self.traffic.places.one(holder.name, holder.limits, alone=holder.alone)
+    def slots(self, count: int, holder: Holder) -> AbstractContextManager[None]:
+        """Requests in flight, of the holder of a key; Shed where there are too many already."""
+        return self.traffic.places.some(count, holder.name, holder.limits, alone=holder.alone)
 
 
 def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], float]) -> GatewayState:
@@ -156,6 +156,6 @@ def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], floa
         quotas=Quotas(clock, config.gateway.replicas),
         records=records,
         tracing=tracing,
-        calls=CallReader(separate=Role.MIXED.value not in config.pools),
+        calls=CallReader(separate=Role.MIXED.value not in config.pools, places=config.gateway.max_requests),
         clock=clock,
     )

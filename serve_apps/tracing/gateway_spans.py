@@ -1,6 +1,7 @@
 """The spans of a gateway, made of a request's record once that has ended.
 
-    chat MODEL, text_completion MODEL    SERVER     the request, from its first byte to its last
+    chat MODEL, text_completion MODEL    SERVER     the request, from its first byte to its last; of further
+                                                    outputs of its call one each below it, INTERNAL
       route                              INTERNAL   asked for a place → placed
       prefill                            CLIENT     the call of the replica that computes the prompt
       decode                             CLIENT     the call of the one that decodes
@@ -61,7 +62,7 @@ def spans(record: RequestRecord, trace: TraceContext, model: str) -> Iterator[Sp
     error = "" if record.error is None else record.error[1]
     yield Span(
         f"{operation} {model}",
-        "SERVER",
+        "INTERNAL" if record.output else "SERVER",
         trace,
         record.arrived_at,
         ended_at,
@@ -93,6 +94,7 @@ def _of_request(record: RequestRecord, model: str) -> Mapping[str, Any]:
         "gen_ai.latency.e2e": record.ended_s - record.arrived_s,
         "headway.latency.time_per_output_token": record.tpot_s,
         "headway.request.id": record.request_id,
+        "headway.output": record.output or None,
         "headway.outcome": record.outcome,
         "headway.key": record.key,
         "headway.slo.met": record.met,

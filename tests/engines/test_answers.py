@@ -1,4 +1,4 @@
-"""Calls answered with the text of a scripted engine: choices side by side, stops, echoes, usage, forms."""
+"""Calls answered with the text of a scripted engine: stops, echoes, usage, forms."""
 
 import asyncio
 import json
@@ -21,11 +21,11 @@ class Words:
     """An engine whose tokens are the letters of the alphabet, one a chunk."""
 
     def __init__(self) -> None:
-        self.parts: list[tuple[EngineRequest, bool]] = []
+        self.parts: list[EngineRequest] = []
         self.closed = 0
 
-    async def run(self, part: EngineRequest, computed: bool) -> AsyncGenerator[TokenChunk, None]:
-        self.parts.append((part, computed))
+    async def run(self, part: EngineRequest) -> AsyncGenerator[TokenChunk, None]:
+        self.parts.append(part)
         try:
             for at in range(part.max_tokens):
                 await asyncio.sleep(0)
@@ -75,33 +75,12 @@ def test_tokens_count_as_they_come_and_the_document_leaves_with_the_last():
     assert (document["usage"]["prompt_tokens"], document["usage"]["completion_tokens"]) == (10, 3)
 
 
-def test_copies_wait_for_the_prompt_and_differ_by_their_seed():
-    words = Words()
-    document = ask(TEXT, words, prompt="x", n=3, seed=5, max_tokens=2)
-    assert [choice["index"] for choice in document["choices"]] == [0, 1, 2]
-    assert [(part.request_id, computed, part.sampling["seed"]) for part, computed in words.parts] == [
-        ("r-1", False, 5),
-        ("r-1#1", True, 6),
-        ("r-1#2", True, 7),
-    ]
-    assert (document["usage"]["completion_tokens"], words.closed) == (6, 3)
-
-
-def test_prompts_share_the_tokens_of_the_request():
-    words = Words()
-    ask(TEXT, words, prompt=["xxxxxx", [1, 2], "yy"], max_tokens=1)
-    parts = [(part.prompt, part.input_tokens) for part, _ in words.parts]
-    assert parts == [("xxxxxx", 6), ([1, 2], 2), ("yy", 2)]
-
-
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_stop_string_ends_only_its_choice_and_the_engine_there(stream: bool):
+def test_a_stop_string_ends_the_output_and_the_engine_there(stream: bool):
     words = Words()
-    answered = ask(TEXT, words, prompt="x", n=2, stop="c", max_tokens=9, stream=stream)
-    texts = ["", ""]
-    for choice in (choice for each in (answered if stream else [answered]) for choice in each["choices"]):
-        texts[choice["index"]] += choice["text"]
-    assert (texts, words.closed) == (["ab", "ab"], 2)
+    answered = ask(TEXT, words, prompt="x", stop="c", max_tokens=9, stream=stream)
+    choices = [choice for each in (answered if stream else [answered]) for choice in each["choices"]]
+    assert ("".join(choice["text"] for choice in choices), words.closed) == ("ab", 1)
     (kept,) = ask(TEXT, prompt="x", stop="c", include_stop_str_in_output=True, max_tokens=9)["choices"]
     assert (kept["text"], kept["finish_reason"]) == ("abc", "stop")
 
@@ -123,13 +102,13 @@ def test_usage_comes_last_or_with_every_event():
 
 
 class Endless(Words):
-    async def run(self, part: EngineRequest, computed: bool) -> AsyncGenerator[TokenChunk, None]:
+    async def run(self, part: EngineRequest) -> AsyncGenerator[TokenChunk, None]:
         while True:
             yield TokenChunk("z", 1)
 
 
 class Failing(Words):
-    async def run(self, part: EngineRequest, computed: bool) -> AsyncGenerator[TokenChunk, None]:
+    async def run(self, part: EngineRequest) -> AsyncGenerator[TokenChunk, None]:
         yield TokenChunk("a", 1)
         raise EngineFailed("broken")
 
@@ -139,10 +118,9 @@ def test_an_engine_that_goes_on_is_cut_at_the_bound():
     assert (choice["text"], choice["finish_reason"]) == ("zzzz", "length")
 
 
-@pytest.mark.parametrize("n", [1, 2])
-def test_what_the_engine_raises_comes_through(n: int):
+def test_what_the_engine_raises_comes_through():
     with pytest.raises(EngineFailed, match="broken"):
-        chunks_of(call(TEXT, prompt="x", n=n), Failing())
+        chunks_of(call(TEXT, prompt="x"), Failing())
 
 
 def test_a_prefill_refuses_what_cannot_be_answered():

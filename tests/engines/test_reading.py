@@ -58,6 +58,7 @@ WRONG_IN_BOTH = [
     ({"stop": "x" * 1025}, "stop"),
     ({"user": 5}, "user"),
     ({"n": True}, "n"),
+    ({"n": 2}, "n"),
 ]
 
 WRONG_COMPLETIONS = [
@@ -65,6 +66,7 @@ WRONG_COMPLETIONS = [
     ({"prompt": 5}, "prompt"),
     ({"prompt": []}, "prompt"),
     ({"prompt": [[]]}, "prompt"),
+    ({"prompt": ["a", "b"]}, "prompt"),
     ({"prompt": [1, "a"]}, "prompt"),
     ({"prompt": [True]}, "prompt"),
     ({"prompt": [2**32]}, "prompt"),
@@ -125,7 +127,7 @@ def test_what_is_wrong_is_named(ask, fields, param):
 
 def test_values_that_ask_for_nothing_are_accepted():
     nothing = {name: values[-1] for name, values in BEYOND.items()}
-    assert completion(**nothing).prompts == ["Hi"]
+    assert completion(**nothing).prompt == "Hi"
     assert chat(**nothing).sampling == {}
 
 
@@ -159,7 +161,7 @@ def test_a_tool_is_chosen_as_in_openai():
 
 
 def test_what_is_more_than_text_is_named():
-    assert chat(tools=[TOOL], logit_bias={"5": 1}, n=3).beyond_text is None
+    assert chat(tools=[TOOL], logit_bias={"5": 1}).beyond_text is None
     assert chat(tools=[TOOL], tool_choice="required").beyond_text == "tool_choice"
     assert chat(response_format={"type": "json_object"}).beyond_text == "response_format"
     assert completion(logprobs=0).beyond_text == "logprobs"
@@ -193,7 +195,7 @@ FIELDS = [
 def test_any_object_is_asked_or_refused(fields):
     for path in PATHS:
         with contextlib.suppress(Refused):
-            assert read(path, json.dumps(fields).encode()).prompts
+            assert read(path, json.dumps(fields).encode()).api == PATHS[path]
 
 
 @given(st.binary(max_size=40) | st.just(b"[1]"))

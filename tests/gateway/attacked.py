@@ -49,7 +49,7 @@ class PacedBackend:
         except Refused as refused:
             raise RefusedByEngine(refused.status, refused.body) from refused
 
-    async def _words(self, request: EngineRequest, _computed: bool) -> AsyncGenerator[TokenChunk, None]:
+    async def _words(self, request: EngineRequest) -> AsyncGenerator[TokenChunk, None]:
         left, each = request.max_tokens, AT_ONCE if request.max_tokens > LONG_TOKENS else 1
         wait_s = FIRST_S
         self.open += 1

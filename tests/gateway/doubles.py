@@ -4,9 +4,10 @@ Faults can't be had at will from real replicas; the real path is tested in tests
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 
 from headway.planning import Role
 from headway.routing.types import Placement
@@ -24,16 +25,17 @@ Step = TokenChunk | BaseException | str | float
 class ScriptedBackend:
     """Yields the chunks of a script; raises its errors; sleeps its numbers; waits where it says so.
 
-    Chunks of bytes are an answer, those of text become one, as of an engine that makes text.
+    Chunks of bytes are an answer, those of text become one, as of an engine that makes text. The script may
+    be one for each call, counted from 0.
     """
 
-    script: Sequence[Step] = ()
+    script: Sequence[Step] | Callable[[int], Sequence[Step]] = ()
     readiness: Readiness = field(default_factory=lambda: Readiness(ok=True))
     loads: Sequence[ReplicaLoad] = ()
     placement: Placement | None = None
     requests: list[EngineRequest] = field(default_factory=list)
     parts: list[EngineRequest] = field(default_factory=list)
-    """What is asked of the engine for each output of a request."""
+    """What is asked of the engine for a request."""
     begun: int = 0
     completed: int = 0
     aborted: int = 0
@@ -42,12 +44,14 @@ class ScriptedBackend:
     async def generate(
         self, request: EngineRequest, timeline: Timeline | None = None, sink: ChunkSink | None = None
     ) -> AsyncGenerator[TokenChunk, None]:
+        script = self.script(self.begun) if callable(self.script) else self.script
         self.requests.append(request)
         self.begun += 1
         if timeline is not None:
             timeline.placement = self.placement
-        made_here = any(isinstance(step, TokenChunk) and isinstance(step.text, bytes) for step in self.script)
-        run = self._run(request, False) if made_here else answer(request, self._run, plain, "simulated")
+        made_here = any(isinstance(step, TokenChunk) and isinstance(step.text, bytes) for step in script)
+        play = partial(self._play, script)
+        run = play(request) if made_here else answer(request, play, plain, "simulated")
         try:
             async with aclosing(run) as chunks:
                 async for chunk in chunks:
@@ -55,11 +59,11 @@ class ScriptedBackend:
         except Refused as refused:
             raise RefusedByEngine(refused.status, refused.body) from refused
 
-    async def _run(self, part: EngineRequest, _computed: bool) -> AsyncGenerator[TokenChunk, None]:
+    async def _play(self, script: Sequence[Step], part: EngineRequest) -> AsyncGenerator[TokenChunk, None]:
         self.parts.append(part)
         complete = False
         try:
-            for step in self.script:
+            for step in script:
                 match step:
                     case TokenChunk():
                         yield step

@@ -148,7 +148,7 @@ def test_the_slo_can_be_changed_while_it_runs():
 
 def test_invalid_requests_are_no_arrivals_and_not_judged():
     app = gateway([token(1, "length")])
-    ask(app, n=2)
+    ask(app, n=200)
     ask(app, model="other")
     ask(app, prompt=[1] * 10**6)
     assert app.state.metrics.requests["invalid"] == 2

@@ -41,7 +41,7 @@ class Letters:
 
 def read(prompts: ModelPrompts | PlainPrompts, **said: Any) -> Read:
     call = ClientCall("/v1/completions", json.dumps(said).encode(), False, False)
-    return prompts.read(GenerationRequest(model="m", max_tokens=None, call=call, fields=said))
+    return prompts.read(GenerationRequest(model="m", max_tokens=None, calls=[call], fields=said))
 
 
 MODEL = ModelPrompts(Letters(), 100)
@@ -128,8 +128,8 @@ def test_without_a_model_text_stays_text():
     prompts = PlainPrompts()
     assert read(prompts, prompt="12345678") == ("12345678", 2, True)
     assert read(prompts, prompt=[1, 2]) == ([1, 2], 2, True)
-    assert read(prompts, prompt=["12345678", "1"]) == ("123456781", 3, True)
-    assert read(prompts, prompt=[[1], [2, 3]]) == ([1, 2, 3], 3, True)
+    assert read(prompts, prompt=["12345678"]) == ("12345678", 2, True)
+    assert read(prompts, prompt=[[2, 3]]) == ([2, 3], 2, True)
     assert read(prompts, messages=[USER]) == ("user: Hi\nassistant:", 5, True)
     assert read(prompts, input="Hi", instructions="Be terse") == (
         "system: Be terse\nuser: Hi\nassistant:",

@@ -15,7 +15,7 @@ from serve_apps.faults import InvalidRequest
 from serve_apps.gateway.backend import RefusedByEngine
 from serve_apps.gateway.prompts import BYTES_PER_TOKEN
 from serve_apps.gateway.reading import CallReader
-from serve_apps.gateway.responses import CHAT_COMPLETIONS, HEARTBEAT, RESPONSES
+from serve_apps.gateway.responses import CHAT_COMPLETIONS, COMPLETIONS, HEARTBEAT, RESPONSES
 from tests.gateway.conftest import client
 from tests.gateway.doubles import ScriptedBackend, Step
 from tests.gateway.serving import Running, ask_in_no_time, get, post, serving, until
@@ -55,7 +55,7 @@ def test_a_body_reaches_the_engine_byte_by_byte_and_so_does_its_answer(
     assert answer.headers["x-headway-token-count"] == "estimated"
     (request,) = backend.requests
     assert (request.call.path, request.call.body) == (PATH, body)
-    assert request.call == (PATH, body, False, False, 1, True, ())
+    assert request.call == (PATH, body, False, False, True, ())
     assert request.input_tokens == -(-len("user: Hi\nassistant:") // BYTES_PER_TOKEN)
 
 
@@ -148,22 +148,23 @@ def test_what_makes_no_output_is_asked_of_an_engine(pass_to: Callable[..., Runni
         (b'{"n": true}', "'n'"),
         (b'{"model": 3}', "'model'"),
         (b"[" * 100_000, "JSON"),
-        (b'{"n": 2000}', "'n'"),
-        (b'{"prompt": [' + b'"a",' * 2000 + b'"a"]}', "'prompt'"),
+        (b'{"n": 0}', "'n'"),
+        (b'{"n": 129}', "'n': 129 outputs, and a call has at most 128"),
+        (b'{"n": 3, "prompt": [' + b'"a",' * 64 + b'"a"]}', "'n': 195 outputs"),
+        (b'{"prompt": [' + b'"a",' * 128 + b'"a"]}', "'prompt': 129 outputs"),
+        (b'{"use_beam_search": true, "n": 100000}', "'n'"),
+        (b'{"n": 2, "best_of": 3}', "'best_of'"),
         (b'{"messages": [' + b"0," * 10_000 + b"0]}", "'messages'"),
     ],
 )
 def test_what_the_gateway_decides_by_is_what_it_should_be(fields: bytes, said: str) -> None:
     with pytest.raises(InvalidRequest, match=said):
-        CallReader(separate=False).read(CHAT_COMPLETIONS, (), fields)
+        CallReader(separate=False).read(COMPLETIONS, (), fields)
 
 
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"n": 2}, "n"),
-        ({"best_of": 3}, "best_of"),
-        ({"prompt": ["a", "b"]}, "prompt"),
         ({"use_beam_search": True}, "use_beam_search"),
         ({"prompt_logprobs": 0}, "prompt_logprobs"),
         ({"echo": True, "logprobs": 1}, "echo"),
@@ -174,15 +175,15 @@ def test_what_two_replicas_cannot_share(fields: dict[str, Any], param: str) -> N
     with pytest.raises(InvalidRequest, match="separate prefill and decode") as refused:
         CallReader(separate=True).read(CHAT_COMPLETIONS, (), body)
     assert refused.value.param == param
-    call = CallReader(separate=False).read(CHAT_COMPLETIONS, (), body).call
-    assert not call.divisible
+    (read,) = CallReader(separate=False).read(CHAT_COMPLETIONS, (), body)
+    assert not read.calls[0].divisible
 
 
 def test_what_two_replicas_can_share() -> None:
     asked = {"n": 1, "prompt": [[1, 2]], "echo": True, "max_output_tokens": 9, "logprobs": None}
-    read = CallReader(separate=True).read(RESPONSES, (), json.dumps(asked).encode())
+    (read,) = CallReader(separate=True).read(RESPONSES, (), json.dumps(asked).encode())
     assert read.max_tokens == 9
-    assert read.call.bounded
+    assert read.calls[0].bounded
 
 
 def test_a_trace_goes_on_to_the_engine(pass_to: Callable[..., Running]) -> None:

@@ -97,6 +97,20 @@ def test_what_is_under_way(limits: dict[str, int]) -> None:
     assert (account.requests, account.streams, account.tokens) == (0, 0, 0)
 
 
+def test_a_call_counts_as_many_requests_as_it_has_outputs() -> None:
+    quotas, _ = books()
+    limits = KeyLimits(requests_at_once=4, requests_per_minute=6, streams_at_once=2)
+    with quotas.used("a", limits, 5, lambda: 5, stream=True, requests=3):
+        quotas.check("a", limits)
+        with quotas.used("a", limits, 5, lambda: 5, stream=True, requests=2):
+            assert (quotas.accounts["a"].requests, quotas.accounts["a"].streams) == (5, 2)
+            with pytest.raises(OverLimit, match="4 requests at once"):
+                quotas.check("a", limits)
+    spend(quotas, limits)
+    with pytest.raises(OverLimit, match="6 requests a minute"):
+        quotas.check("a", limits)
+
+
 def test_one_keys_limit_is_no_others_and_no_load_to_plan_for(tmp_path: Path) -> None:
     keys = tmp_path / "keys.yaml"
     of_small = "{requests_at_once: 1, tokens_per_minute: 100000}"
@@ -156,9 +170,9 @@ class Flood:
         self.places = Places(most)
         self.open: dict[str, list[AbstractContextManager[None]]] = {}
 
-    def begin(self, name: str, weight: float = 1.0, *, alone: bool = False) -> bool:
+    def begin(self, name: str, weight: float = 1.0, *, alone: bool = False, count: int = 1) -> bool:
         """Whether it gets in."""
-        place = self.places.one(name, KeyLimits(weight=weight), alone=alone)
+        place = self.places.some(count, name, KeyLimits(weight=weight), alone=alone)
         try:
             place.__enter__()
         except Shed:
@@ -190,6 +204,19 @@ def test_a_key_that_floods_leaves_to_the_next_one_what_it_is_entitled_to() -> No
     assert flood.count("b") == 75
     flood.end("a")
     assert not flood.begin("b")
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize(("held", "of_others"), [(0, 0), (10, 100), (100, 30), (70, 85), (0, 150)])
+def test_a_call_gets_in_where_each_of_its_outputs_would(held: int, of_others: int, alone: bool) -> None:
+    for count in (1, 2, 10, 30, 128):
+        one_by_one, at_once = Flood(160), Flood(160)
+        for flood in (one_by_one, at_once):
+            assert all(flood.begin("b") for _ in range(of_others))
+            assert all(flood.begin("a") for _ in range(held))
+        all_got_in = all(one_by_one.begin("a", alone=alone) for _ in range(count))
+        assert at_once.begin("a", alone=alone, count=count) == all_got_in
+        assert at_once.places.taken == held + of_others + (count if all_got_in else 0)
 
 
 def test_what_one_leaves_lying_is_the_others() -> None:

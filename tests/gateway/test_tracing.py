@@ -125,6 +125,24 @@ def test_a_request_is_one_trace_below_the_clients_span(collector: Collector, tra
     assert found["trace"] == TRACE
 
 
+def test_further_outputs_of_a_call_are_below_the_first(collector: Collector, traced: Trace) -> None:
+    running = traced(SteppingBackend(ANSWER), collector.endpoint)
+    body = {"prompt": "Hi", "max_tokens": 3, "n": 3}
+    post(f"{running.url}/v1/completions", json=body, headers={"traceparent": SAMPLED})
+    until(lambda: len(collector.spans) >= 12)
+    outputs = {
+        span.attributes.get("headway.output"): span
+        for span in collector.spans
+        if span.name == "text_completion m"
+    }
+    call = outputs[None]
+    assert (call.parent, call.kind) == (ABOVE, SERVER)
+    assert {outputs[number].parent for number in (1, 2)} == {call.span}
+    assert SERVER not in {outputs[number].kind for number in (1, 2)}
+    decodes = {span.parent for span in collector.spans if span.name == "decode"}
+    assert decodes == {span.span for span in outputs.values()}
+
+
 def test_over_http_too(traced: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", f"{PATIENCE_S:g}")

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+import openai
 import pytest
 import ray
 from playwright.sync_api import Page, expect, sync_playwright
@@ -198,6 +199,36 @@ def test_a_new_slo_reaches_planner_and_gateway_without_a_restart(system: LiveSys
     refused = subprocess.run(wrong, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert refused.returncode == 2
     assert "engine.kind" in refused.stderr
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_separate_pools_serve_calls_with_several_outputs(system: LiveSystem, stream: bool) -> None:
+    """They were refused: the KV of a prompt goes to one output, and each has its own now."""
+    name, texts = f"several-{stream}", ["", "", "", ""]
+    options: dict[str, Any] = {"stream_options": {"include_usage": True}} if stream else {}
+    with openai.OpenAI(base_url=f"{system.url}/v1", api_key="none", timeout=PATIENCE_S) as client:
+        answer = client.completions.create(
+            model=MODEL,
+            prompt=["How many? " * 20, "Why? " * 20],
+            n=2,
+            max_tokens=3,
+            seed=5,
+            stream=stream,
+            extra_headers={"x-request-id": name, "x-headway-slo-class": "urgent"},
+            **options,
+        )
+        for part in answer if stream else [answer]:
+            usage = part.usage
+            for choice in part.choices:
+                texts[choice.index] += choice.text
+    assert texts == [" [simulated] bravo charlie"] * 4
+    assert (usage.prompt_tokens, usage.completion_tokens) == (50 + 25, 12)
+    records = system.get(f"/v1/requests/{name}")["requests"]
+    assert [record["output"] for record in records] == [0, 1, 2, 3]
+    for record in records:
+        assert (record["outcome"], record["output_tokens"]) == ("ok", 3)
+        assert {step["name"] for step in record["steps"]} == {"route", "prefill", "decode"}
+        assert record["placement"]["prefill_replica"] != record["placement"]["decode_replica"]
 
 
 def processes() -> set[int]:

@@ -118,6 +118,25 @@ def test_a_request_hears_what_its_tenant_may_not_ask_for(gateway: Gateway) -> No
     assert (record["tenant"], record["adapter"]) == ("anonymous/eve%2Fadam", "a")
 
 
+def test_each_output_of_a_call_is_placed_by_itself(gateway: Gateway) -> None:
+    """Four take all places of a replica (`engine.max_batch_size`): the others go to the second one."""
+
+    async def scenario() -> tuple[Any, Any]:
+        async with aiohttp.ClientSession() as http:
+            body = {"model": MODEL, "prompt": "Hi", "max_tokens": 3, "n": 8}
+            headers = {"x-request-id": "eight", "x-headway-criticality": "critical"}
+            async with http.post(f"{gateway.url}/v1/completions", json=body, headers=headers) as answer:
+                document = await answer.json()
+            async with http.get(f"{gateway.url}/v1/requests/eight") as answer:
+                return document, (await answer.json())["requests"]
+
+    document, records = gateway.play(scenario())
+    assert [choice["index"] for choice in document["choices"]] == list(range(8))
+    assert document["usage"]["completion_tokens"] == 24
+    assert len(records) == 8
+    assert len({record["placement"]["decode_replica"] for record in records}) == 2
+
+
 def call(replica: str, method: str, *arguments: Any) -> Any:
     handle = serve.get_deployment_handle(POOL, APP).options(session_id=replica, method_name=method)
     return handle.remote(*arguments).result(timeout_s=PATIENCE_S)

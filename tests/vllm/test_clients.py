@@ -128,6 +128,30 @@ def test_logprobs_and_several_outputs(asking: OpenAI) -> None:
     assert answer.usage.completion_tokens == sum(len(each.logprobs.content) for each in answer.choices)
 
 
+def test_outputs_are_those_that_vllm_makes_of_the_whole_call(asking: OpenAI, gateway: Running) -> None:
+    """Of one `seed` each output has its own, as there; and the usage is the same."""
+    asked = {
+        "model": NAME,
+        "prompt": ["Why?", "How so?"],
+        "n": 2,
+        "seed": 5,
+        "temperature": 1.0,
+        "max_tokens": 8,
+    }
+    theirs = post(f"{gateway.url}/own/v1/completions", json=asked, timeout=300.0).json()
+    ours = asking.completions.create(**asked)
+    assert [each.text for each in ours.choices] == [each["text"] for each in theirs["choices"]]
+    assert len({each.text for each in ours.choices}) == 4
+    for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
+        assert getattr(ours.usage, name) == theirs["usage"][name]
+    *events, last = asking.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+    texts = ["", "", "", ""]
+    for event in events:
+        texts[event.choices[0].index] += event.choices[0].text
+    assert texts == [each.text for each in ours.choices]
+    assert (last.choices, last.usage.total_tokens) == ([], ours.usage.total_tokens)
+
+
 def test_completions_of_every_kind(asking: OpenAI) -> None:
     assert completed(asking, echo=True).choices[0].text.startswith("Why?")
     several = completed(asking, prompt=["Why?", "How?", "Who?"], n=2, temperature=1.0, seed=2)

@@ -186,12 +186,20 @@ def test_both_sides_serve_what_vllm_serves(system: Served) -> None:
             extra_body={"structured_outputs": {"choice": ["twelve", "none"]}},
         )
         said = client.responses.create(model=NAME, input="How many? " * 20, max_output_tokens=4)
+        several = client.completions.create(
+            model=NAME, prompt=["How? " * 20, "Why? " * 20], n=2, max_tokens=4, temperature=1.0, seed=7
+        )
         with pytest.raises(BadRequestError, match="separate prefill and decode pools"):
-            client.chat.completions.create(model=NAME, messages=question, max_tokens=4, n=2)  # type: ignore[call-overload]
+            client.completions.create(
+                model=NAME, prompt="How?", n=2, max_tokens=4, extra_body={"use_beam_search": True}
+            )
         with pytest.raises(BadRequestError, match="temperature"):
             client.chat.completions.create(model=NAME, messages=question, temperature=-1)  # type: ignore[call-overload]
     assert chosen.choices[0].message.content in ("twelve", "none")
     assert chosen.choices[0].logprobs is not None
+    assert [choice.index for choice in several.choices] == [0, 1, 2, 3]
+    assert several.usage is not None
+    assert several.usage.completion_tokens == 16
     assert said.usage is not None
     assert said.usage.output_tokens == 4
     assert system.stats("Decode").external_tokens - before > 100

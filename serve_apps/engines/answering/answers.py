@@ -1,19 +1,17 @@
 """Answers of an engine that makes text: a call becomes requests of the engine, and its text an answer.
 
-    call -> ParsedRequest -> a request of the engine for each choice -> text, cut at stop strings -> bytes
+    call -> ParsedRequest -> a request of the engine -> text, cut at stop strings -> bytes
 
-The `n` choices of a prompt begin when the first of them has its first token: by then the prompt is computed.
-The text of a choice is the engine's, unless a `Plan` has a script: then the engine only sets the times.
+The text is the engine's, unless a `Plan` has a script: then the engine only sets the times. A call has one
+output: of those with more the gateway makes several (`serve_apps.gateway.outputs`).
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any, NamedTuple
 
-from serve_apps.engines.answering.fields import Prompt, text_of_ids
+from serve_apps.engines.answering.fields import text_of_ids
 from serve_apps.engines.answering.forms import (
     ChatForm,
     Choice,
@@ -29,7 +27,6 @@ from serve_apps.engines.protocol import (
     AuxiliaryAnswer,
     AuxiliaryCall,
     Engine,
-    EngineError,
     EngineRequest,
     FinishReason,
     KvHandle,
@@ -39,7 +36,7 @@ from serve_apps.engines.protocol import (
 
 
 class Plan(NamedTuple):
-    """The text of each choice: `script` token by token, None for the engine's own; the arguments of a `tool`.
+    """The text of an output: `script` token by token, None for the engine's own; the arguments of a `tool`.
 
     `logprobs` gives probabilities to the tokens of a script, or to those of a text of the engine.
     """
@@ -52,8 +49,8 @@ class Plan(NamedTuple):
 Planner = Callable[[ParsedRequest], Plan]
 """Raises Refused where no such answer can be made."""
 
-Run = Callable[[EngineRequest, bool], AsyncGenerator[TokenChunk, None]]
-"""A request of the engine, and whether its prompt is computed there already → its text."""
+Run = Callable[[EngineRequest], AsyncGenerator[TokenChunk, None]]
+"""A request of the engine → its text."""
 
 
 def plain(request: ParsedRequest) -> Plan:
@@ -82,40 +79,48 @@ async def answer(
     """The answer's bytes and tokens as they come, the last with its end. Refused, or what `run` raises."""
     assert request.call is not None
     parsed = read_call(request.call)
-    parts = _parts(parsed, request, plan(parsed))
-    choices = [part.choice for part in parts]
+    part = _Part(parsed, request, plan(parsed))
+    choice, prompt, cached = part.choice, part.request.prompt, None
     form = FORMS[parsed.api](parsed, Head(id=request.request_id, model=request.model, engine=engine))
-    produced, cached, times = 0, None, None
     body = form.begin() if parsed.stream else b""
-    async with aclosing(_side_by_side(parts, parsed.n, run)) as chunks:
-        async for part, chunk in chunks:
-            produced += chunk.tokens
+    async with aclosing(run(part.request)) as chunks:
+        async for chunk in chunks:
             cached = chunk.cached_tokens if cached is None else cached
-            times = chunk.times if part is parts[0] else times
-            usage = Usage(request.input_tokens, produced, cached)
             text, logprobs = part.take(chunk)
-            choice = part.choice
+            usage = Usage(request.input_tokens, choice.tokens, cached)
             if parsed.echo and choice.tokens == chunk.tokens:
-                prompt = part.request.prompt
                 text = (prompt if isinstance(prompt, str) else text_of_ids(prompt)) + text
             if parsed.stream and (text or logprobs or choice.finish_reason):
                 body += form.step(choice, text, logprobs, usage)
             choice.text += text
             choice.logprobs.extend(logprobs)
-            if not all(each.finish_reason for each in choices):
+            if choice.finish_reason is None:
                 yield TokenChunk(body, chunk.tokens)
                 body = b""
                 continue
-            body += form.finish(choices, usage) if parsed.stream else form.whole(choices, usage)
-            cut = any(each.finish_reason == "length" for each in choices)
-            yield TokenChunk(body, chunk.tokens, "length" if cut else "stop", cached, times)
+            body += form.finish([choice], usage) if parsed.stream else form.whole([choice], usage)
+            reason: FinishReason = "length" if choice.finish_reason == "length" else "stop"
+            yield TokenChunk(body, chunk.tokens, reason, cached, chunk.times)
+            if chunk.finish_reason is not None:
+                # Let what the engine has ended run out by itself: closed early it would be aborted.
+                await anext(chunks, None)
+            return
 
 
 class _Part:
-    """One choice and the request of the engine that it is made of."""
+    """The choice of an answer and the request of the engine that it is made of."""
 
-    def __init__(self, parsed: ParsedRequest, request: EngineRequest, choice: Choice, plan: Plan) -> None:
-        self.request, self.choice, self._plan = request, choice, plan
+    def __init__(self, parsed: ParsedRequest, request: EngineRequest, plan: Plan) -> None:
+        longest = request.max_tokens if plan.script is None else min(request.max_tokens, len(plan.script))
+        self.request = replace(
+            request,
+            prompt=parsed.prompt,
+            max_tokens=longest,
+            stop=parsed.stops,
+            sampling=parsed.sampling,
+            call=None,
+        )
+        self.choice, self._plan = Choice(tool=plan.tool), plan
         cuts = parsed.stops and plan.script is None
         self._cutter = StopCutter(parsed.stops, keep=parsed.keep_stop) if cuts else None
 
@@ -136,96 +141,6 @@ class _Part:
             text, reason = self._cutter.cut(text, reason)
         choice.finish_reason = "tool_calls" if plan.tool is not None and reason == "stop" else reason
         return text, plan.logprobs(tokens) if plan.logprobs is not None else ()
-
-
-def _parts(parsed: ParsedRequest, request: EngineRequest, plan: Plan) -> Sequence[_Part]:
-    """The choices, in order; the first has the request's own id."""
-    parts: list[_Part] = []
-    longest = request.max_tokens if plan.script is None else min(request.max_tokens, len(plan.script))
-    for prompt, input_tokens in zip(
-        parsed.prompts, _shares(request.input_tokens, parsed.prompts), strict=True
-    ):
-        for copy in range(parsed.n):
-            index = len(parts)
-            # Copies of one prompt differ.
-            seed = {"seed": int(parsed.sampling.get("seed", 0)) + copy} if copy else {}
-            own = replace(
-                request,
-                request_id=f"{request.request_id}#{index}" if index else request.request_id,
-                prompt=prompt,
-                input_tokens=input_tokens,
-                max_tokens=longest,
-                stop=parsed.stops,
-                sampling={**parsed.sampling, **seed},
-                route=request.route if len(parsed.prompts) == 1 else None,
-                call=None,
-            )
-            parts.append(_Part(parsed, own, Choice(index=index, tool=plan.tool), plan))
-    return parts
-
-
-def _shares(tokens: int, prompts: Sequence[Prompt]) -> Sequence[int]:
-    """The tokens of all prompts, by their lengths."""
-    if len(prompts) == 1:
-        return [tokens]
-    lengths = [max(1, len(prompt)) for prompt in prompts]
-    begins = [sum(lengths[:at]) * tokens // sum(lengths) for at in range(len(prompts) + 1)]
-    return [max(1, end - begin) for begin, end in pairwise(begins)]
-
-
-async def _side_by_side(
-    parts: Sequence[_Part], n: int, run: Run
-) -> AsyncGenerator[tuple[_Part, TokenChunk], None]:
-    """The chunks of all choices as they come; each choice's until it has ended."""
-    if len(parts) == 1:
-        (part,) = parts
-        async with aclosing(run(part.request, False)) as chunks:
-            async for chunk in chunks:
-                yield part, chunk
-                if part.choice.finish_reason is not None:
-                    await _run_out(chunks, chunk)
-                    return
-        return
-    queue: asyncio.Queue[tuple[_Part, TokenChunk] | Exception] = asyncio.Queue()
-    computed = [asyncio.Event() for _ in range(len(parts) // n)]
-
-    async def pump(at: int, part: _Part) -> None:
-        first, ready = at % n == 0, computed[at // n]
-        try:
-            if not first:
-                await ready.wait()
-            async with aclosing(run(part.request, not first)) as chunks:
-                async for chunk in chunks:
-                    ready.set()
-                    queue.put_nowait((part, chunk))
-                    if chunk.finish_reason is not None:
-                        await _run_out(chunks, chunk)
-                        return
-            raise EngineError(f"{part.request.request_id}: the output ended before it was complete")
-        except Exception as error:  # noqa: BLE001 - raised where the answer is made
-            queue.put_nowait(error)
-
-    tasks = [asyncio.create_task(pump(at, part)) for at, part in enumerate(parts)]
-    try:
-        while not all(part.choice.finish_reason for part in parts):
-            item = await queue.get()
-            if isinstance(item, Exception):
-                raise item
-            choice = item[0].choice
-            if choice.finish_reason is None:
-                yield item
-            if choice.finish_reason is not None:
-                tasks[choice.index].cancel()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _run_out(chunks: AsyncGenerator[TokenChunk, None], last: TokenChunk) -> None:
-    """Let what the engine has ended run out by itself: closed early it would be aborted."""
-    if last.finish_reason is not None:
-        await anext(chunks, None)
 
 
 class StopCutter:
@@ -281,10 +196,10 @@ class AnsweringEngine:
     async def decode(self, request: EngineRequest, kv: KvHandle | None) -> AsyncGenerator[TokenChunk, None]:
         """The engine's `decode`, as an answer where a call asks for one. Refused."""
 
-        def run(part: EngineRequest, _computed: bool) -> AsyncGenerator[TokenChunk, None]:
+        def run(part: EngineRequest) -> AsyncGenerator[TokenChunk, None]:
             return self._engine.decode(part, kv)  # type: ignore[return-value] # all engines' are generators
 
-        chunks = run(request, False) if request.call is None else answer(request, run, plain, self._kind)
+        chunks = run(request) if request.call is None else answer(request, run, plain, self._kind)
         async with aclosing(chunks):
             async for chunk in chunks:
                 yield chunk

@@ -54,8 +54,7 @@ class ParsedRequest:
     """
 
     api: Api
-    prompts: Sequence[Prompt]
-    n: int = 1
+    prompt: Prompt
     stream: bool = False
     usage: bool = False
     usage_each: bool = False
@@ -102,6 +101,7 @@ BEYOND: Mapping[str, Sequence[Any]] = {
     "functions": (None, []),
     "include": (None, []),
     "modalities": (None, ["text"]),
+    "n": (None, 1),
     "previous_response_id": (None,),
     "conversation": (None,),
     "prompt_embeds": (None,),
@@ -163,10 +163,12 @@ def _common(fields: GenerationFields) -> dict[str, Any]:
 def _completion(fields: CompletionFields, body: Mapping[str, Any]) -> ParsedRequest:
     if fields.echo and fields.logprobs is not None:
         raise refusal("Unsupported parameter: 'echo' with 'logprobs' has no answer here", "echo")
+    prompts = prompts_of(body)
+    if len(prompts) > 1:
+        raise refusal("Invalid 'prompt': an engine answers one prompt a call", "prompt")
     return ParsedRequest(
         api="completions",
-        prompts=prompts_of(body),
-        n=fields.n or 1,
+        prompt=prompts[0],
         logprobs=fields.logprobs,
         echo=bool(fields.echo),
         format=_response_format(fields.response_format) or _structured(fields.structured_outputs),
@@ -180,8 +182,7 @@ def _chat(fields: ChatFields, body: Mapping[str, Any]) -> ParsedRequest:
     tools = [Tool(each.function.name, each.function.parameters or {}) for each in fields.tools or ()]
     return ParsedRequest(
         api="chat",
-        prompts=prompts_of(body),
-        n=fields.n or 1,
+        prompt=prompts_of(body)[0],
         logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
         format=_response_format(fields.response_format) or _structured(fields.structured_outputs),
         tools=tools,
@@ -197,13 +198,13 @@ def _response(fields: ResponsesFields, body: Mapping[str, Any]) -> ParsedRequest
     if text is not None and text.type != "text":
         wanted = OutputFormat("text.format", "json", text.given)
     try:
-        prompts = prompts_of(body)
+        (prompt,) = prompts_of(body)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise refusal(f"Invalid 'input': {error}", "input") from error
     last = fields.input[-1] if isinstance(fields.input, list) else {}
     return ParsedRequest(
         api="responses",
-        prompts=prompts,
+        prompt=prompt,
         format=wanted or _structured(fields.structured_outputs),
         tools=tools,
         tool_choice=_tool_choice(fields.tool_choice, tools),

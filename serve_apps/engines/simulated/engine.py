@@ -11,8 +11,7 @@ machine makes streams coarser but the engine no slower.
                counted from the call; without (a mixed engine): prompt and output
     blocks     the prompt's keys for the prefix cache are those of the request's route, where they stand for
                as many tokens as the cache's
-    calls      what a client sent is answered in its form (`answering`, `content`); outputs beside the first
-               are jobs of their own, and copies of a prompt find it computed
+    calls      what a client sent is answered in its form (`answering`, `content`)
     adapters   a request whose LoRA adapter is not loaded waits `engine.lora.load_ms` more; answers are the
                model's all the same, and a batch has any number of adapters
     faults     `inject`: fail (everything raises EngineFailed from now on), stall (time stops until `clear`),
@@ -70,11 +69,10 @@ class InjectedFault(StrEnum):
 
 
 class _Part(NamedTuple):
-    """One output, or a prompt alone, in the model. `owner`: the id of its request, its own but for copies."""
+    """One output, or a prompt alone, in the model."""
 
     inbox: Inbox
     request: EngineRequest
-    owner: str
 
 
 class _HeldKv(NamedTuple):
@@ -154,16 +152,11 @@ class SimulatedEngine:
     def _answer(self, request: EngineRequest, kv: KvHandle | None) -> AsyncGenerator[TokenChunk, None]:
         """What a client sent, answered in its form."""
 
-        def run(part: EngineRequest, computed: bool) -> AsyncGenerator[TokenChunk, None]:
-            return self._output(part, kv, owner=request.request_id, computed=computed)
+        return answer(request, lambda part: self._output(part, kv), plan, "simulated")
 
-        return answer(request, run, plan, "simulated")
-
-    async def _output(
-        self, request: EngineRequest, kv: KvHandle | None, *, owner: str = "", computed: bool = False
-    ) -> AsyncGenerator[TokenChunk, None]:
-        """The words of one output; the prompt of a copy is `computed` here already."""
-        inbox, job, asked_s = self._take_in(request, kv, owner=owner, computed=computed)
+    async def _output(self, request: EngineRequest, kv: KvHandle | None) -> AsyncGenerator[TokenChunk, None]:
+        """The words of one output."""
+        inbox, job, asked_s = self._take_in(request, kv)
         sent, first_s = 0, None
         try:
             while sent < request.max_tokens:
@@ -185,7 +178,7 @@ class SimulatedEngine:
     async def abort(self, request_id: str) -> None:
         """End the request if it is here and free what it holds; unknown ids are ignored."""
         self._held.pop(request_id, None)
-        self._end_all(request_id, RequestAborted(f"{request_id}: aborted"))
+        self._end(request_id, RequestAborted(f"{request_id}: aborted"))
 
     def stats(self) -> EngineStats:
         """The load now. Raises EngineFailed once the engine has failed."""
@@ -234,13 +227,7 @@ class SimulatedEngine:
         self._set_timer()
 
     def _take_in(
-        self,
-        request: EngineRequest,
-        kv: KvHandle | None = None,
-        *,
-        owner: str = "",
-        prefill_only: bool = False,
-        computed: bool = False,
+        self, request: EngineRequest, kv: KvHandle | None = None, *, prefill_only: bool = False
     ) -> tuple[Inbox, LiveJob, float]:
         """Hand a request to the model, in the place of an earlier attempt at it.
 
@@ -250,11 +237,9 @@ class SimulatedEngine:
         request_id, asked = request.request_id, (_input_tokens(request), request.max_tokens)
         self._require(request.max_tokens >= 1, f"max_tokens of {request_id} must be at least 1")
         check_length(*asked, self._longest_tokens)
-        self._end_all(request_id, RequestAborted(f"{request_id}: came again"))
+        self._end(request_id, RequestAborted(f"{request_id}: came again"))
         blocks, delay_s = self._blocks(request.route), self._queueing_s
-        if computed:
-            delay_s = 0.0
-        elif kv is not None:
+        if kv is not None:
             delay_s = self._rules.transfer_s(self._model.missing_tokens(asked[0], blocks))
         now_s = self._timer.now_s()
         delay_s += self._adapters.begin(request.adapter, now_s)
@@ -262,12 +247,12 @@ class SimulatedEngine:
             request_id,
             *asked,
             at_s=now_s + delay_s,
-            prefilled=computed or kv is not None,
+            prefilled=kv is not None,
             prefill_only=prefill_only,
             blocks=blocks,
         )
         inbox = Inbox()
-        self._parts[request_id] = _Part(inbox, request, owner or request_id)
+        self._parts[request_id] = _Part(inbox, request)
         self._set_timer()
         return inbox, job, now_s
 
@@ -276,11 +261,6 @@ class SimulatedEngine:
         if route is None or route.block_tokens != self._rules.block_tokens:
             return ()
         return route.blocks
-
-    def _end_all(self, request_id: str, error: EngineError) -> None:
-        """End a request and its further outputs."""
-        for each in [name for name, part in self._parts.items() if part.owner == request_id]:
-            self._end(each, error)
 
     def _end(self, request_id: str, error: EngineError) -> None:
         """Free what the request holds, if it is here, and give its consumer the error."""

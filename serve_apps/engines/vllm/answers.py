@@ -1,6 +1,6 @@
 """vLLM's own OpenAI server in a replica, without a port: what a client sent goes in as it came.
 
-    body -> vLLM's application: templates, tool and reasoning parsers, structured outputs, n, logprobs, LoRA
+    body -> vLLM's application: templates, tool and reasoning parsers, structured outputs, logprobs, LoRA
               | generate(prompt, parameters)             | bytes, as vLLM writes them
             MeteredClient -> AsyncLLM                  chunks: these bytes, and the tokens since the last ones
 
@@ -179,7 +179,6 @@ class MeteredClient:
             call.news.set()
             await call.gone.wait()
         elif whole is not None:
-            whole.outputs.sort(key=lambda part: part.index)
             yield whole
 
 
