@@ -49,9 +49,9 @@ def several(fields: Fields, *, prompts: bool, most: int) -> tuple[Sequence[Field
     if _count(fields, "best_of") > n:
         text = "Invalid 'best_of': outputs that are not returned are not made; it can't be above 'n'"
         raise InvalidRequest(text, param="best_of")
-    if max(len(found), 1) * n > most:
+    if (outputs := max(len(found), 1) * n) > most:
         name = "n" if n > 1 else "prompt"
-        text = f"Invalid {name!r}: {max(len(found), 1) * n} outputs, and a call has at most {most}"
+        text = f"Invalid {name!r}: {outputs} outputs, and a call has at most {most}"
         raise InvalidRequest(text, param=name)
     return (found if len(found) > 1 else [{}]), n
 
@@ -77,8 +77,10 @@ def taken_apart(
     fields: Fields, prompts: Sequence[Fields], copies: int
 ) -> Iterator[tuple[Fields, Sequence[bytes]]]:
     """For each prompt the fields of its own, and the body for each of its `copies`. BodyTooLarge."""
-    seed, size = fields.get("seed"), 0
-    seeded = type(seed) is int and seed != RANDOM_SEED
+    seed: Any = fields.get("seed")
+    size = 0
+    # What is no seed is the engine's to refuse.
+    seeded = type(seed) is int and -(2**63) <= seed < 2**63 and seed != RANDOM_SEED
     left_out = {
         "best_of",
         *(("n",) if copies > 1 else ()),

@@ -301,7 +301,7 @@ class CallReader:
         if endpoint is RESPONSES:
             return [(fields, [body])], 1
         prompts, n = several(fields, prompts=endpoint is COMPLETIONS, most=self._most)
-        copies, beams = (1, n) if fields.get("use_beam_search") else (n, 1)
+        copies, beams = (1, n) if _typed(fields, "use_beam_search", bool) else (n, 1)
         if len(prompts) * copies == 1:
             return [(fields, [body])], beams
         return list(taken_apart(fields, prompts, copies)), beams
@@ -334,7 +334,7 @@ _JSON_NAMES = {bool: "boolean", int: "integer", str: "string"}
 
 def _undivided(fields: Mapping[str, Any]) -> tuple[str, str] | None:
     """The field for which the replica that decodes has to compute the prompt, too, and why."""
-    if fields.get("use_beam_search"):
+    if _typed(fields, "use_beam_search", bool):
         return "use_beam_search", BEAMS
     if fields.get("prompt_logprobs") is not None:
         return "prompt_logprobs", WHOLE_PROMPT

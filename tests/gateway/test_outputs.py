@@ -12,6 +12,7 @@ import openai
 import pytest
 
 from headway.config import HeadwayConfig, load_config
+from headway.routing.types import RouteRequest
 from serve_apps.engines.protocol import TokenChunk
 from serve_apps.faults import BodyTooLarge
 from serve_apps.gateway.app import GatewayApp, make_app
@@ -55,7 +56,9 @@ class TestBodies:
         assert [each.fields["prompt"] for each in asked] == ["x", [1, 2]]
         assert all(call.divisible for each in asked for call in each.calls)
 
-    @pytest.mark.parametrize(("seed", "then"), [(None, None), (-1, -1), ("x", "x"), (2**63 - 1, -(2**63))])
+    @pytest.mark.parametrize(
+        ("seed", "then"), [(None, None), (-1, -1), ("x", "x"), (2**63, 2**63), (2**63 - 1, -(2**63))]
+    )
     def test_a_seed_that_is_none_stays_as_it_is(self, seed: object, then: object) -> None:
         assert [each["seed"] for each in bodies(read(CHAT_COMPLETIONS, messages=USER, n=2, seed=seed))] == [
             seed,
@@ -253,6 +256,32 @@ class TestFaults:
         until(lambda: backend_of(running).aborted == 4)
         until(lambda: running.app.state.metrics.requests["aborted"] == 4)
         assert running.app.state.traffic.requests == 0
+
+
+class TestRoutes:
+    @staticmethod
+    def _routes(**fields: Any) -> Sequence[RouteRequest]:
+        config = HeadwayConfig.model_validate(
+            {"model": "m", "pools": {"mixed": {}}, "routing": {"profile": "slo"}}
+        )
+        document = b'{"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}'
+        backend = ScriptedBackend([TokenChunk(document, 1, "stop")])
+        headers = {"x-session-id": "s", "x-headway-criticality": "critical"}
+        with serving(config, backend) as running:
+            answer = post(f"{running.url}/v1/completions", json=BODY | fields, headers=headers)
+        assert answer.status_code == 200
+        return [each.route for each in backend.requests if each.route is not None]
+
+    def test_each_output_is_a_request_of_the_same_kind_to_the_router(self) -> None:
+        routes = self._routes(prompt=["12345678", "1234"], n=3, max_tokens=5)
+        assert [each.input_tokens for each in routes] == [2, 2, 2, 1, 1, 1]
+        assert len({each.request_id for each in routes}) == 6
+        shared = {(each.max_tokens, each.tenant, each.session, each.critical) for each in routes}
+        assert shared == {(5, "anonymous", "anonymous/s", True)}
+
+    def test_beams_are_one_with_the_tokens_of_all(self) -> None:
+        (route,) = self._routes(use_beam_search=True, n=4, max_tokens=5)
+        assert (route.input_tokens, route.max_tokens) == (1, 20)
 
 
 class TestCounts:

@@ -153,6 +153,7 @@ def test_what_makes_no_output_is_asked_of_an_engine(pass_to: Callable[..., Runni
         (b'{"n": 3, "prompt": [' + b'"a",' * 64 + b'"a"]}', "'n': 195 outputs"),
         (b'{"prompt": [' + b'"a",' * 128 + b'"a"]}', "'prompt': 129 outputs"),
         (b'{"use_beam_search": true, "n": 100000}', "'n'"),
+        (b'{"use_beam_search": "false", "n": 100}', "'use_beam_search'"),
         (b'{"n": 2, "best_of": 3}', "'best_of'"),
         (b'{"messages": [' + b"0," * 10_000 + b"0]}", "'messages'"),
     ],

@@ -150,6 +150,10 @@ def test_outputs_are_those_that_vllm_makes_of_the_whole_call(asking: OpenAI, gat
         texts[event.choices[0].index] += event.choices[0].text
     assert texts == [each.text for each in ours.choices]
     assert (last.choices, last.usage.total_tokens) == ([], ours.usage.total_tokens)
+    greedy = asked | {"temperature": 0.0}
+    assert post(f"{gateway.url}/own/v1/completions", json=greedy, timeout=300.0).status_code == 400
+    first, second, *_ = (each.text for each in asking.completions.create(**greedy).choices)
+    assert first == second
 
 
 def test_completions_of_every_kind(asking: OpenAI) -> None:
