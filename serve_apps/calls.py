@@ -21,10 +21,10 @@ import itertools
 import logging
 import pickle
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
-from functools import partial
 from typing import Any, cast
 
 from ray.serve.handle import DeploymentHandle
@@ -43,7 +43,7 @@ from serve_apps.engines.protocol import (
     TokenChunk,
     joined,
 )
-from serve_apps.gateway.backend import ChunkSink, NotReady, Timeline
+from serve_apps.gateway.backend import ChunkSink, NotReady, TimedOut, Timeline
 from serve_apps.membership import Membership, membership
 from serve_apps.routed.requests import RoutedRequest
 
@@ -53,39 +53,106 @@ CONNECTED_WITHIN_S = 30.0
 logger = logging.getLogger("ray.serve")
 
 
-class Output:
-    """What one call brings, as it arrives: chunks in order, then the end or an error. One reader."""
+PIECE_BYTES = 64 * 2**10
+"""What a reader gets at once of what waits for it, and what is packed at once."""
 
-    __slots__ = ("_chunks", "_connection", "_ended", "_error", "_key", "_sink", "_waiter", "closed",
+CHUNK_BYTES = 100
+"""Of a chunk beside its text."""
+
+MOST_PACKED_BYTES = 2 * 2**20
+"""Of one output: 80 MB of events, or 300,000 tokens, that its client has not taken."""
+
+
+class Unread:
+    """Chunks that wait for their reader, in order: the latest as they came, what is beyond a piece packed.
+
+    Events of a stream repeat themselves, so that they take a fortieth of their size.
+    """
+
+    __slots__ = ("_bytes", "_chunks", "_packed", "packed_bytes")
+
+    def __init__(self) -> None:
+        self._chunks: list[TokenChunk] = []
+        self._packed: deque[TokenChunk] = deque()
+        self._bytes = self.packed_bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._chunks or self._packed)
+
+    def add(self, chunk: TokenChunk) -> None:
+        """The next one."""
+        if self._bytes >= PIECE_BYTES:
+            piece = self._latest()
+            text = zlib.compress(piece.text if isinstance(piece.text, bytes) else piece.text.encode(), 1)
+            self._packed.append(piece._replace(text=text))
+            self.packed_bytes += len(text)
+        self._chunks.append(chunk)
+        self._bytes += CHUNK_BYTES + len(chunk.text)
+
+    def take(self) -> TokenChunk:
+        """The first of them, as one: all, or a piece. There are some."""
+        if not self._packed:
+            return self._latest()
+        piece = self._packed.popleft()
+        assert isinstance(piece.text, bytes), "it was packed"
+        self.packed_bytes -= len(piece.text)
+        return piece._replace(text=zlib.decompress(piece.text))
+
+    def _latest(self) -> TokenChunk:
+        chunks, self._chunks, self._bytes = self._chunks, [], 0
+        return chunks[0] if len(chunks) == 1 else joined(chunks)
+
+
+class Output:
+    """What one call brings, as it arrives: chunks in order, then the end or an error. One reader.
+
+    It is counted as it arrives, so by the engine's time. A reader that is slower keeps neither the count nor
+    the end from the router, and what waits for it is bounded: beyond that the call is over (TimedOut).
+    """
+
+    __slots__ = ("_connection", "_ended", "_error", "_key", "_sink", "_unread", "_waiter", "over",
                  "progress", "value")  # fmt: skip
 
-    def __init__(self, connection: "ReplicaConnection", key: int) -> None:
-        self._connection, self._key = connection, key
-        self._chunks: deque[TokenChunk] = deque()
+    def __init__(
+        self, connection: "ReplicaConnection", key: int, over: Callable[[], None] | None = None
+    ) -> None:
+        """`over` is called once, when the replica has done all that is wanted of it."""
+        self._connection, self._key, self.over = connection, key, over
+        self._unread = Unread()
         self._ended = False
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._sink: ChunkSink | None = None
         self.value: Any = None
         """What the method returned."""
-        self.closed: Callable[[], None] | None = None
-        """Called when it is closed."""
         self.progress: RoutedRequest | None = None
-        """The request, where it was routed: it counts what the reader gets."""
+        """The request, where it was routed, from its first chunk on."""
 
     def put(self, chunk: TokenChunk) -> None:
         """The next chunk has come."""
-        if self._sink is None or chunk.finish_reason is not None or not self._sent(self._sink, chunk):
-            self._chunks.append(chunk)
+        if self.progress is not None:
+            self.progress.counted(chunk)
+        last = chunk.finish_reason is not None
+        if last:
+            self._is_over()
+        if self._sink is None or not self._sent(self._sink, chunk, last=last):
+            self._unread.add(chunk)
+            if self._unread.packed_bytes > MOST_PACKED_BYTES:
+                self._unread = Unread()
+                self.fail(TimedOut("the client reads too slowly: more of its output waits than is kept"))
+                self.close()
             self._wake()
 
     def set_sink(self, sink: ChunkSink) -> None:
-        """Let what comes while it is waited for be taken at once."""
+        """Let it see all that comes, and take at once what comes while it is waited for."""
         self._sink = sink
 
     def end(self, value: Any = None) -> None:  # noqa: ANN401 - as the method returns
         """There will be no more."""
         self.value, self._ended = value, True
+        if self.progress is not None:
+            self.progress.complete()
+        self._is_over()
         self._wake()
 
     def fail(self, error: BaseException) -> None:
@@ -95,42 +162,36 @@ class Output:
         self._wake()
 
     async def next(self) -> TokenChunk | None:
-        """The next chunk, None at the end: all that came since the last one. Lost, or a BackendError."""
-        while not self._chunks:
+        """The next chunk, None at the end: what came since the last one. Lost, or a BackendError."""
+        while not self._unread:
             if self._ended:
-                if self.progress is not None:
-                    self.progress.complete()
                 return None
             if self._error is not None:
                 raise self._error
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        chunk = self._chunks[0] if len(self._chunks) == 1 else joined(list(self._chunks))
-        self._chunks.clear()
-        if self.progress is not None:
-            self.progress.counted(chunk)
-        return chunk
+        return self._unread.take()
 
     def close(self) -> None:
         """Abort it if it has not ended: the engine frees what the request holds."""
         if self.progress is not None:
             self.progress.close()
         self._connection.forget(self._key, cancel=not self._ended)
-        if self.closed is not None:
-            self.closed()
+        self._is_over()
 
-    def _sent(self, sink: ChunkSink, chunk: TokenChunk) -> bool:
+    def _is_over(self) -> None:
+        over, self.over = self.over, None
+        if over is not None:
+            over()
+
+    def _sent(self, sink: ChunkSink, chunk: TokenChunk, *, last: bool) -> bool:
         # Else an earlier one is still on its way to the client.
-        if self._waiter is None or self._waiter.done():
-            return False
+        waited_for = self._waiter is not None and not self._waiter.done()
         try:
-            taken = sink(chunk)
+            return sink(chunk, waited_for and not last)
         except Exception as error:  # noqa: BLE001 - one reader's fault, and the connection carries others, too
             self.fail(error)
             return True
-        if taken and self.progress is not None:
-            self.progress.counted(chunk)
-        return taken
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -146,10 +207,10 @@ class ReplicaConnection(ClientConnection):
         self._pool, self._replica = pool, replica
         self._keys = itertools.count()
 
-    def start(self, method: str, arguments: Sequence[Any]) -> Output:
-        """Call a method of the replica."""
+    def start(self, method: str, arguments: Sequence[Any], over: Callable[[], None] | None = None) -> Output:
+        """Call a method of the replica; `over` as in `Output`."""
         key = next(self._keys)
-        output = self.outputs[key] = Output(self, key)
+        output = self.outputs[key] = Output(self, key, over)
         self.post((key, method, arguments))
         return output
 
@@ -210,10 +271,12 @@ class ConnectionPool:
         finally:
             output.close()
 
-    async def start(self, replica: str, method: str, *arguments: object) -> Output:
+    async def start(
+        self, replica: str, method: str, *arguments: object, over: Callable[[], None] | None = None
+    ) -> Output:
         """Call a method that streams; `Output.close` when nothing more is wanted. Lost."""
         connection = self._connections.get(replica)
-        return (connection or await self._opened(replica)).start(method, arguments)
+        return (connection or await self._opened(replica)).start(method, arguments, over)
 
     def retire(self, replica: str) -> None:
         """Let go of a replica that has left the pool, unless calls of ours run there."""
@@ -345,17 +408,21 @@ class Phases:
         pool, output = self.pools[self.decode_role], None
         pool.sent(replica, request.request_id)
         step = timeline.step("decode", replica)
+
+        def over() -> None:
+            step.end()
+            pool.done(replica, request.request_id)
+
         try:
             connections = self._connections[self.decode_role]
-            output = await connections.start(replica, "decode", step.traced(request), kv)
-            chunk = await output.next()
+            output = await connections.start(replica, "decode", step.traced(request), kv, over=over)
+            return output, await output.next()
         except BaseException as error:
             step.failed(error)
             if isinstance(error, Lost):
                 pool.suspect(replica, time.monotonic())
-            if output is not None:
+            if output is None:
+                over()
+            else:
                 output.close()
-            pool.done(replica, request.request_id)
             raise
-        output.closed = partial(pool.done, replica, request.request_id)
-        return output, chunk

@@ -306,11 +306,6 @@ class ServeBackend:
         deadline = asyncio.get_running_loop().time() + self._timeout_s
         return await self._within(deadline, self._direct.auxiliary(question))
 
-    def complete(self, request_id: str) -> None:
-        """Count it as completed, with the tokens that came, where it was routed."""
-        if self._client is not None:
-            self._client.complete(request_id)
-
     async def _within(self, deadline: float, work: Coroutine[Any, Any, T]) -> T:
         try:
             async with asyncio.timeout_at(deadline):

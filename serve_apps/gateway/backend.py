@@ -174,8 +174,9 @@ class Timeline:
             self.steps[-1].times = times
 
 
-ChunkSink = Callable[[TokenChunk], bool]
-"""Takes a chunk at once, where it says that it does: one task less that wakes for each."""
+ChunkSink = Callable[[TokenChunk, bool], bool]
+"""Sees each chunk at the time when it comes. Where the flag says that it is waited for, it may take it, and
+says whether it does: one task less that wakes for each."""
 
 
 class Backend(Protocol):
@@ -186,15 +187,12 @@ class Backend(Protocol):
     ) -> AsyncGenerator[TokenChunk, None]:
         """The output, streamed. Retries before the first token; closing it aborts the request everywhere.
 
-        The timeline has its placement before the first chunk comes. Chunks that come while the next one is
-        waited for may go to the `sink`, but for the first and the last: what it takes is not yielded.
+        The timeline has its placement before the first chunk comes. The `sink` sees those after the first
+        when the engine has made them, however slow the reader is; what it takes is not yielded.
         """
 
     async def auxiliary(self, question: AuxiliaryCall) -> AuxiliaryAnswer:
         """What an engine says to it; only asked where engines answer clients by themselves. BackendError."""
-
-    def complete(self, request_id: str) -> None:
-        """The reader has all it wants of an output: closing it now is no failure. Any id is taken."""
 
     def ready(self) -> Readiness:
         """Ok while every pool has a running replica."""

@@ -309,16 +309,21 @@ class Generation:
     ) -> None:
         """One output. `complete` is called when it has ended, before its last bytes leave."""
         timeline, explain = record.timeline, record.targets.explain
+        counted = 0
+        """Tokens that the sink has seen and left: their time was that of the engine."""
 
-        def sink(chunk: TokenChunk) -> bool:
+        def sink(chunk: TokenChunk, waited_for: bool) -> bool:
+            nonlocal counted
             assert isinstance(chunk.text, bytes), "engines answer calls with bytes"
-            taken = not chunk.text or answer.push(chunk.text)
-            record.tokens(chunk.tokens if taken else 0)
+            record.tokens(chunk.tokens)
+            taken = waited_for and (not chunk.text or answer.push(chunk.text))
+            counted += 0 if taken else chunk.tokens
             return taken
 
         async with aclosing(self._state.traffic.backend.generate(request, timeline, sink)) as chunks:
             async for part, count, reason, cached_tokens, engine_times in chunks:
-                record.tokens(count)
+                record.tokens(count - counted)
+                counted = max(0, counted - count)
                 if explain and timeline.placement is not None:
                     explain = False
                     answer.add_headers(explanation(timeline.placement))
@@ -327,7 +332,6 @@ class Generation:
                     record.finished(reason, cached_tokens, engine_times)
                     # Once the answer is complete, a disconnect is what servers report.
                     complete()
-                    self._state.traffic.backend.complete(request.request_id)
                     await answer.part(part, last=True)
                     break
                 if part:

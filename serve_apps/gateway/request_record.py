@@ -97,7 +97,7 @@ class RequestRecord:
         self._metrics.arrived(input_tokens, self.targets)
 
     def tokens(self, count: int) -> None:
-        """Some tokens leave now."""
+        """Some tokens have come from the engine now."""
         if count < 1:
             return
         now, metrics = self.timeline.clock(), self._metrics
@@ -128,7 +128,9 @@ class RequestRecord:
         self.outcome, self.status = outcome, status
         self.timeline.close()
         self.ended_s = self.timeline.clock()
-        took_s, ttft_s, tpot_s = self.ended_s - self.arrived_s, self.ttft_s, self.tpot_s
+        # To the last token, as the engine made it: how long its client reads is no load.
+        over_s = self.ended_s if outcome != "ok" or self._first_s is None else self._last_s
+        took_s, ttft_s, tpot_s = over_s - self.arrived_s, self.ttft_s, self.tpot_s
         metrics = self._metrics
         metrics.ended(outcome, took_s, self.targets)
         if outcome == "ok" and self.reason is not None:

@@ -111,10 +111,6 @@ class RouterClient:
         """A request wants a place."""
         return self._table.submit(request)
 
-    def complete(self, request_id: str) -> None:
-        """The request has all the tokens that are wanted of it."""
-        self._table.complete(request_id)
-
     async def close(self) -> None:
         """Stop talking; the router forgets this gateway by itself."""
         tasks = tuple(self._tasks)

@@ -109,6 +109,8 @@ class RoutedRequest:
         self.output_tokens += chunk.tokens
         if chunk.cached_tokens is not None:
             self._observer.reused(self, chunk.cached_tokens)
+        if chunk.finish_reason is not None:
+            self.complete()
 
     def complete(self) -> None:
         """It has all its tokens."""

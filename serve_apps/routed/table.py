@@ -112,11 +112,6 @@ class RequestTable:
         """Its first token has come; the router measures how long KV travelled, which does not keep."""
         self._push(FirstToken(self._clock(), routed.request.request_id), urgent=_has_deadline(routed))
 
-    def complete(self, request_id: str) -> None:
-        """It has all the tokens that are wanted of it; an id that is not ours is ignored."""
-        if (routed := self._requests.get(request_id)) is not None:
-            routed.complete()
-
     def ended(self, routed: RoutedRequest, *, complete: bool) -> None:
         """It has ended."""
         request_id, now_s = routed.request.request_id, self._clock()

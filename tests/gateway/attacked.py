@@ -66,9 +66,6 @@ class PacedBackend:
         """Nothing of use."""
         return AuxiliaryAnswer(200, b"{}")
 
-    def complete(self, request_id: str) -> None:
-        """Nobody keeps books."""
-
     def ready(self) -> Readiness:
         return Readiness(ok=True)
 

@@ -39,7 +39,6 @@ class ScriptedBackend:
     begun: int = 0
     completed: int = 0
     aborted: int = 0
-    told_complete: list[str] = field(default_factory=list)
 
     async def generate(
         self, request: EngineRequest, timeline: Timeline | None = None, sink: ChunkSink | None = None
@@ -80,9 +79,6 @@ class ScriptedBackend:
 
     async def auxiliary(self, question: AuxiliaryCall) -> AuxiliaryAnswer:
         return AuxiliaryAnswer(200, b'{"path": "%s"}' % question.path.encode())
-
-    def complete(self, request_id: str) -> None:
-        self.told_complete.append(request_id)
 
     def ready(self) -> Readiness:
         return self.readiness

@@ -42,9 +42,6 @@ class OneEngine:
     def ready(self) -> Readiness:
         return Readiness(ok=True)
 
-    def complete(self, request_id: str) -> None:
-        """Nobody keeps books."""
-
     def replicas(self) -> Sequence[ReplicaLoad]:
         stats = self.engine.stats()
         return [

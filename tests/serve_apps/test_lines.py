@@ -6,14 +6,14 @@ import pickle
 import secrets
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from actors import wire
 from actors.wire import LENGTH, NONCE_BYTES, PROOF_BYTES, Address
 from serve_apps.call_server import CallServer
-from serve_apps.calls import ConnectionPool, Output
+from serve_apps.calls import PIECE_BYTES, ConnectionPool, Output, Unread
 from serve_apps.compat_serve import EngineLost, Lost, NotStarted
 from serve_apps.deployments import gathered
 from serve_apps.engines.protocol import (
@@ -27,6 +27,7 @@ from serve_apps.engines.protocol import (
 )
 from serve_apps.gateway.backend import BackendError, RefusedByEngine, TooLong
 from serve_apps.membership import Membership
+from tests.memory import grown_bytes
 from tests.patience import PATIENCE_S, eventually
 from tests.scenarios import scenarios
 from tests.serve_apps.serve_doubles import Replica, Result
@@ -150,9 +151,15 @@ async def test_a_taker_that_is_slow_gets_one_chunk_and_holds_nobody_up(world: Wo
 
 @in_world
 async def test_a_taker_gets_what_comes_while_the_output_is_waited_for_but_not_the_end(world: World, /):
-    output, taken = await world.start(chunks=1), list[TokenChunk]()
+    output, taken, seen = await world.start(chunks=1), list[TokenChunk](), list[str]()
+
+    def sink(chunk: TokenChunk, waited_for: bool) -> bool:
+        seen.append(str(chunk.text))
+        taken.extend([chunk] * waited_for)
+        return waited_for
+
     assert await output.next() == TokenChunk("a0 ", 1)
-    output.set_sink(lambda chunk: not taken.append(chunk))
+    output.set_sink(sink)
     # Nobody waits: something before it may still be on its way.
     output.put(TokenChunk("b ", 1))
     assert not taken
@@ -164,7 +171,21 @@ async def test_a_taker_gets_what_comes_while_the_output_is_waited_for_but_not_th
     world.go.set()
     assert await waiting == TokenChunk("end", 1, "length", 7)
     assert len(taken) == 1
+    assert seen == ["b ", "c ", "end"], "each as it comes, taken or not"
     output.close()
+
+
+def test_what_waits_for_a_reader_is_packed_and_comes_in_pieces():
+    unread, pieces = Unread(), list[TokenChunk]()
+    events = [b'data: {"id": "cmpl-0", "choices": [{"text": " word %d"}]}\n\n' % at for at in range(20_000)]
+    grown = grown_bytes(lambda: [unread.add(TokenChunk(event, 1)) for event in events][:0])
+    assert grown < 0.3 * sum(map(len, events))
+    while unread:
+        pieces.append(unread.take())
+    assert b"".join(cast("bytes", piece.text) for piece in pieces) == b"".join(events)
+    assert sum(piece.tokens for piece in pieces) == len(events)
+    assert max(len(piece.text) for piece in pieces) <= PIECE_BYTES
+    assert unread.packed_bytes == 0
 
 
 @in_world
@@ -172,8 +193,8 @@ async def test_what_a_taker_refuses_waits_and_what_it_fails_at_ends_that_output_
     refusing, failing = await world.start("a", chunks=1), await world.start("b", chunks=1)
     for output in (refusing, failing):
         await output.next()
-    refusing.set_sink(lambda _: False)
-    failing.set_sink(lambda _: bool(1 / 0))
+    refusing.set_sink(lambda *_: False)
+    failing.set_sink(lambda *_: bool(1 / 0))
     waiting = [asyncio.create_task(output.next()) for output in (refusing, failing)]
     await asyncio.sleep(0)
     for output in (refusing, failing):

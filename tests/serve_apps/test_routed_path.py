@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
@@ -12,9 +14,12 @@ from actors.routing.messages import Completed
 from headway.config import load_config
 from headway.planning import Role
 from headway.routing import Placement, RouteClass, RouteRequest
+from serve_apps import calls
 from serve_apps.engines.protocol import EngineFailed, EngineRequest, KvHandle, TokenChunk
-from serve_apps.gateway.app import make_app
+from serve_apps.gateway.app import GatewayApp, make_app
 from serve_apps.gateway.backend import NotReady, Timeline
+from serve_apps.gateway.request_record import UNDER_WAY
+from serve_apps.http_server import HttpServer
 from serve_apps.serve_backend import ServeBackend
 from tests.gateway.serving import asked
 from tests.patience import PATIENCE_S
@@ -138,6 +143,8 @@ async def test_with_nothing_but_broken_engines_the_attempts_are_used_up(world: W
 
 @in_world(SPLIT)
 async def test_a_client_that_leaves_is_forgotten(world: World, /):
+    for engine in world.engines(Role.DECODE):
+        engine.decode = _two_and_no_end  # type: ignore[method-assign]
     stream = world.backend.generate(world.request())
     await anext(stream)
     assert world.line.sessions.router.running == 1
@@ -176,6 +183,70 @@ async def test_an_output_that_the_client_has_whole_is_booked_as_completed(
     assert world.line.sessions.router.metrics()["ended"] == {("completed",): 1}
     events = [event for batch in world.line.batches for event in batch.events]
     assert [event.output_tokens for event in events if isinstance(event, Completed)] == [tokens]
+
+
+EVENTS, EVENT = 500, 4000
+
+
+async def _more_than_sockets_hold(
+    request: EngineRequest, kv: KvHandle | None
+) -> AsyncGenerator[TokenChunk, None]:
+    for left in reversed(range(EVENTS)):
+        yield TokenChunk("x" * EVENT, 1, None if left else "length")
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def slow_reader(world: World) -> AsyncGenerator[tuple[GatewayApp, socket.socket], None]:
+    """A gateway on a socket, and a client that has read nothing of the long output that it asked for."""
+    for engine in world.engines(Role.MIXED):
+        engine.decode = _more_than_sockets_hold  # type: ignore[method-assign]
+    gateway, loop = make_app(world.config, world.backend), asyncio.get_running_loop()
+    server = HttpServer(gateway, "127.0.0.1", 0)
+    await server.start()
+    asked = {"model": world.config.model, "prompt": [1] * 10, "max_tokens": EVENTS, "stream": True}
+    body = json.dumps(asked).encode()
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        client.setblocking(False)
+        await loop.sock_connect(client, ("127.0.0.1", server.port))
+        head = f"POST /v1/completions HTTP/1.1\r\nx-request-id: slow\r\ncontent-length: {len(body)}\r\n\r\n"
+        await loop.sock_sendall(client, head.encode() + body)
+        await loop.sock_recv(client, 1)
+        yield gateway, client
+    await server.stop()
+
+
+async def rest_of(client: socket.socket) -> bytes:
+    read = bytearray()
+    while b"data: [DONE]" not in read[-64:]:
+        read += await asyncio.get_running_loop().sock_recv(client, 2**16)
+    return bytes(read)
+
+
+@in_world({"pools": {"mixed": {}}})
+async def test_a_request_ends_when_its_engine_has_done_it_not_when_its_client_has_read_it(world: World, /):
+    """A client that read at a tenth of the speed made engines look ten times slower: others were shed."""
+    async with slow_reader(world) as (gateway, client):
+        await world.quiet()
+        assert world.line.sessions.router.metrics()["ended"] == {("completed",): 1}
+        assert [member.load for handle in world.handles.values() for member in handle.pool.members] == [0, 0]
+        assert gateway.state.metrics.output_tokens == EVENTS
+        (record,) = gateway.state.records.find("slow")
+        assert record["outcome"] == UNDER_WAY
+        assert record["steps"][-1]["took_s"] is not None
+        assert (await rest_of(client)).count(b"x" * EVENT) == EVENTS
+
+
+@in_world({"pools": {"mixed": {}}})
+async def test_what_waits_for_a_client_is_bounded(world: World, /, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(calls, "MOST_PACKED_BYTES", 1000)
+    async with slow_reader(world) as (_, client):
+        await world.quiet()
+        assert world.line.sessions.router.metrics()["ended"] == {("failed",): 1}
+        read = await rest_of(client)
+        assert b"reads too slowly" in read
+        assert read.count(b"x" * EVENT) < EVENTS
 
 
 @in_world(SPLIT)

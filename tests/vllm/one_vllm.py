@@ -72,9 +72,6 @@ class OneVllm:
         answer: AuxiliaryAnswer = await self.engine.auxiliary(question)
         return answer
 
-    def complete(self, request_id: str) -> None:
-        """Nobody keeps books."""
-
     def ready(self) -> Readiness:
         return Readiness(ok=True)
 
