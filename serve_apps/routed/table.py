@@ -118,8 +118,11 @@ class RequestTable:
         self._close(routed)
         if complete:
             self._push(Completed(now_s, request_id, routed.output_tokens))
-        else:
-            self._push(Failed(now_s, request_id))
+            return
+        if routed.output_tokens > routed.reported_tokens:
+            # It is charged for what it had since the last report, too.
+            self._push(Advanced(now_s, (OutputProgress(request_id, routed.output_tokens),)))
+        self._push(Failed(now_s, request_id))
 
     def known(self, replica: str, blocks: KnownBlocks) -> None:
         """What a replica says of its prefix cache; of one that the router has not heard of it is dropped."""

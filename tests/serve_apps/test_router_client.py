@@ -90,6 +90,20 @@ async def test_the_router_hears_of_an_offloaded_prompt_and_its_first_token_at_on
 
 
 @at_gateway("a")
+async def test_a_request_that_is_broken_off_is_charged_for_all_that_it_had(gateway: Gateway, line: Line, /):
+    """Between two reports a client could have tokens for nothing."""
+    await greeted(gateway)
+    routed = gateway.client.submit(request("r"))
+    await routed.placed()
+    routed.first_token()
+    routed.output_tokens = 40
+    routed.close()
+    await asyncio.sleep(2 * LINGER_S)
+    assert [each.progress for each in said(line, Advanced)] == [(("r", 40),)]
+    assert not line.sessions.router.running
+
+
+@at_gateway("a")
 async def test_what_is_not_urgent_waits_for_company(gateway: Gateway, line: Line, /):
     await greeted(gateway)
     routed = gateway.client.submit(request("r"))
