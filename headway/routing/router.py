@@ -252,6 +252,7 @@ class Router:
         self._counters.count("ended", "retried" if retry else "failed")
         if not retry:
             del self._records[request_id]
+            self._learning.broken_off(now_s, record)
             self._dispatch.leave(record)
             self._dispatch.ended(record, record.output_tokens)
             self.traces.ended(record, None)

@@ -6,13 +6,17 @@ trained as live: every INTERVAL_S, from whatever is new.
 """
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 import numpy as np
 
+from headway.engine import EngineRules
+from headway.engine.live import LiveEngine
 from headway.routing import RequestSlo, RouteRequest, RoutingOutcome
 from headway.routing.predict.learning import RecordedPrior, recorded_priors, training_samples, without_priors
+from interp import Profile
 from predictors.latency import LatencyModel, TrainingWindow, train
 from tests.routing.routers import SeenRouter, request
 
@@ -102,6 +106,66 @@ class Engines:
     def _push(self, at_s: float, event: str, what: Any) -> None:
         self._pushed += 1
         heapq.heappush(self._events, (at_s, self._pushed, event, what))
+
+
+class LiveEngines:
+    """Engines that compute what they have side by side, and clients some of whom leave at a first token."""
+
+    def __init__(
+        self, made: SeenRouter, profile: Profile, rules: EngineRules, leave: Set[str] = frozenset()
+    ) -> None:
+        """`leave`: tenants whose clients do."""
+        self.made, self.leave = made, leave
+        self.engines = {each.name: LiveEngine(profile, rules, each.role) for each in made.state.fleet}
+        self.asked: dict[str, RouteRequest] = {}
+        self.tokens_s: dict[str, list[float]] = {}
+
+    def run(self, requests: Iterable[RouteRequest]) -> None:
+        """Until the last request has ended."""
+        coming, now_s = deque(sorted(requests, key=lambda each: each.arrival_s)), 0.0
+        while coming or self.made.running or self.made.queued:
+            arrival_s = coming[0].arrival_s if coming else np.inf
+            boundaries_s = [
+                at_s for each in self.engines.values() if (at_s := each.next_boundary_s()) is not None
+            ]
+            now_s = max(now_s, min(arrival_s, self.made.next_due_s, *boundaries_s))
+            for boundary in [each for engine in self.engines.values() for each in engine.advance(now_s)]:
+                for name in boundary.emitted:
+                    self._token(boundary.at_s, name, last=name in boundary.finished)
+            if arrival_s <= now_s:
+                asked = coming.popleft()
+                self.asked[asked.request_id] = asked
+                self._take(now_s, self.made.submit(now_s, asked))
+            self._take(now_s, self.made.expire(now_s))
+
+    def kept(self, tenant: str) -> float:
+        """The share of a tenant's requests that were served within their SLO."""
+        of_tenant = [each for each in self.asked.values() if each.tenant == tenant]
+        return sum(map(self._kept, of_tenant)) / len(of_tenant)
+
+    def _kept(self, asked: RouteRequest) -> bool:
+        times_s = self.tokens_s.get(asked.request_id, ())
+        if len(times_s) < asked.max_tokens or times_s[0] - asked.arrival_s > asked.slo.ttft_s:
+            return False
+        return (times_s[-1] - times_s[0]) / (asked.max_tokens - 1) <= asked.slo.tpot_s
+
+    def _token(self, now_s: float, name: str, *, last: bool) -> None:
+        times_s = self.tokens_s.setdefault(name, [])
+        times_s.append(now_s)
+        if len(times_s) == 1:
+            self._take(now_s, self.made.first_token(now_s, name))
+            if self.asked[name].tenant in self.leave:
+                for engine in self.engines.values():
+                    engine.abort(name)
+                self._take(now_s, self.made.failed(now_s, name, retry=False))
+        if last:
+            self._take(now_s, self.made.complete(now_s, name, len(times_s)))
+
+    def _take(self, now_s: float, outcome: RoutingOutcome) -> None:
+        for placement in outcome.placements:
+            asked = self.asked[placement.request_id]
+            engine = self.engines[placement.decode_replica]
+            engine.submit(asked.request_id, asked.input_tokens, asked.max_tokens, at_s=now_s)
 
 
 def stream(rate_rps: float, seconds: float, slo: RequestSlo, **changes: Any) -> list[RouteRequest]:

@@ -35,7 +35,7 @@ from interp import scaled
 from predictors.latency import LatencyModel, TargetModel
 from predictors.latency.curve import Basis, Curve, Learned
 from tests.memory import grown_bytes
-from tests.routing.engines import Engines, stream
+from tests.routing.engines import Engines, LiveEngines, stream
 from tests.routing.routers import (
     MIXED,
     NO_SLO,
@@ -227,6 +227,30 @@ class TestFloods:
         ]
         engines.run(sorted([*long, *short], key=lambda each: each.arrival_s))
         assert sum(each.request_id in engines.kept for each in long) > 0.98 * len(long)
+
+    @pytest.mark.parametrize(
+        ("few_rps", "tokens"), [(10.0, 100), pytest.param(8.0, 500, marks=pytest.mark.slow)]
+    )
+    def test_a_flood_that_leaves_at_its_first_token_takes_no_more_than_one_that_stays(
+        self, few_rps: float, tokens: int
+    ) -> None:
+        """None of it completed, so predictions seemed to lack outcomes and were doubted: its newcomers passed
+        all that waited. The other kept 0.74 instead of 0.81."""
+        slo, rules = RequestSlo(ttft_s=1.0, tpot_s=0.03), EngineRules(chunk_tokens=2048)
+        profile = engine_profile(
+            HeadwayConfig.model_validate({"engine": {"profile": "llama-3.1-70b_h100_tp4"}})
+        )
+        few = [replace(each, tenant="few") for each in stream(few_rps, 40.0, slo)]
+        flood = [
+            replace(each, request_id=f"flood-{each.request_id}", tenant="flood")
+            for each in stream(90.0, 40.0, slo, max_tokens=tokens)
+        ]
+        kept = []
+        for leave in (frozenset({"flood"}), frozenset[str]()):
+            engines = LiveEngines(router(rules=rules, profiles={"": profile}), profile, rules, leave)
+            engines.run([*few, *flood])
+            kept.append(engines.kept("few"))
+        assert kept[0] > kept[1] - 0.03
 
     @pytest.mark.slow
     @pytest.mark.parametrize("few_rps", [1.0, 4.0])

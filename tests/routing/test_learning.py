@@ -122,3 +122,26 @@ def test_bounds_are_those_of_the_ratios_that_are_remembered() -> None:
         bounds.observe(1.0, float(ratio))
     least, most = np.quantile(ratios[-REMEMBERED:], (0.01, 0.99))
     assert bounds.bounds() == (least / ROOM, most * ROOM)
+
+
+def test_a_request_that_is_broken_off_teaches_its_ttft_and_nothing_else() -> None:
+    made, broken = router("slo"), router("slo")
+    for each in (made, broken):
+        serve(each, 50, 1.0, np.random.default_rng(1))
+        each.take_samples()
+    stays, lengths = broken.state.latency.stays.both, broken.metrics()["prediction"]["tpot", "pairs"]
+    placement = placed(broken.submit(1e4, request("x", arrival_s=1e4, slo=SLO)))
+    assert placement.predicted_ttft_s is not None
+    first_s = 1e4 + 1.5 * placement.predicted_ttft_s
+    broken.first_token(first_s, "x")
+    broken.failed(first_s + 0.01, "x", retry=False)
+    (sample,) = broken.take_samples()
+    assert sample.ttft_s == pytest.approx(first_s - 1e4)
+    assert isnan(sample.tpot_s)
+    assert broken.corrections["ttft"] > made.corrections["ttft"]
+    assert broken.corrections["tpot"] == made.corrections["tpot"]
+    assert broken.state.latency.stays.both == stays
+    assert broken.metrics()["prediction"]["tpot", "pairs"] == lengths
+    placed(broken.submit(1e4 + 9.0, request("y", arrival_s=1e4 + 9.0, slo=SLO)))
+    broken.failed(1e4 + 9.1, "y", retry=False)
+    assert broken.take_samples() == (), "one without a first token says nothing"

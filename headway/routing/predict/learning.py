@@ -92,20 +92,33 @@ class Learning:
     def completed(self, now_s: float, record: Record, output_tokens: int) -> None:
         """A request has all its tokens, and is still at its replicas."""
         self._lengths.observe(record.request.input_tokens, output_tokens)
-        first_s = record.first_token_s
-        if first_s < 0.0:
+        if record.first_token_s >= 0.0:
+            self._latency.stays.add(now_s - record.first_token_s)
+            self._outcome(now_s, record, output_tokens)
+
+    def broken_off(self, now_s: float, record: Record) -> None:
+        """It ended without completing: its TTFT, if it had one, is an outcome like that of others.
+
+        Without it the predictions that refuse the rest of a flood seem to lack outcomes, and are doubted. Its
+        stay says nothing of those that complete.
+        """
+        if record.first_token_s >= 0.0:
+            self._outcome(now_s, record, output_tokens=0)
+
+    def _outcome(self, now_s: float, record: Record, output_tokens: int) -> None:
+        """What a request took; TPOT is not known of one with fewer than two output tokens."""
+        if not record.tracked:
             return
-        self._latency.stays.add(now_s - first_s)
+        first_s = record.first_token_s
         ttft_s = first_s - record.placed_s
-        if record.tracked:
-            tpot_s = (now_s - first_s) / (output_tokens - 1) if output_tokens > 1 else nan
-            self._sample(record, ttft_s, tpot_s)
-            sure_s = tpot_s if output_tokens >= LEAST_GAPS else nan
-            self._latency.ended(record, ttft_s, sure_s)
-            for replica in (record.prefill, record.decode if record.decode is not record.prefill else None):
-                if replica is not None:
-                    self._fleet.set_caution(replica)
-            self._weigh(now_s, record, (ttft_s, tpot_s), sure_s)
+        tpot_s = (now_s - first_s) / (output_tokens - 1) if output_tokens > 1 else nan
+        self._sample(record, ttft_s, tpot_s)
+        sure_s = tpot_s if output_tokens >= LEAST_GAPS else nan
+        self._latency.ended(record, ttft_s, sure_s)
+        for replica in (record.prefill, record.decode if record.decode is not record.prefill else None):
+            if replica is not None:
+                self._fleet.set_caution(replica)
+        self._weigh(now_s, record, (ttft_s, tpot_s), sure_s)
 
     def _weigh(self, now_s: float, record: Record, measured: tuple[float, float], sure_tpot_s: float) -> None:
         """What the outcome says of the predictions by which others are refused."""
