@@ -25,6 +25,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
+from functools import partial
 from typing import Any, cast
 
 from ray.serve.handle import DeploymentHandle
@@ -43,7 +44,7 @@ from serve_apps.engines.protocol import (
     TokenChunk,
     joined,
 )
-from serve_apps.gateway.backend import ChunkSink, NotReady, TimedOut, Timeline
+from serve_apps.gateway.backend import ChunkSink, NotReady, Step, TimedOut, Timeline
 from serve_apps.membership import Membership, membership
 from serve_apps.routed.requests import RoutedRequest
 
@@ -408,11 +409,8 @@ class Phases:
         pool, output = self.pools[self.decode_role], None
         pool.sent(replica, request.request_id)
         step = timeline.step("decode", replica)
-
-        def over() -> None:
-            step.end()
-            pool.done(replica, request.request_id)
-
+        # No closure: each of its variables would be one object more for the garbage collector to look at.
+        over = partial(_over, pool, replica, request.request_id, step)
         try:
             connections = self._connections[self.decode_role]
             output = await connections.start(replica, "decode", step.traced(request), kv, over=over)
@@ -426,3 +424,8 @@ class Phases:
             else:
                 output.close()
             raise
+
+
+def _over(pool: Membership, replica: str, request_id: str, step: Step) -> None:
+    step.end()
+    pool.done(replica, request_id)
