@@ -9,6 +9,7 @@ and no control plane runs, it ends by itself some time after the last of them.
 """
 
 import asyncio
+import gc
 import logging
 import time
 import uuid
@@ -74,6 +75,10 @@ class Router:
         self._model = ModelFollower(self._router, profiles, NamedActor(names.INTERPOLATOR))
         self._following = asyncio.create_task(self._model.run())
         self._leaving = asyncio.create_task(self._leave_when_forsaken())
+        # What there is by now stays. Each full collection would look through it, for some 100 ms in which
+        # nothing is placed. Serve does the same for its replicas.
+        gc.collect()
+        gc.freeze()
 
     async def address(self) -> Address:
         """Where gateways connect to, and their secret (`GatewayConnections`)."""
