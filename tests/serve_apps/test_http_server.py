@@ -128,7 +128,7 @@ class Handing(ScriptedBackend):
         del request, timeline
         yield TokenChunk(b"data: 0\n\n", 1)
         for number in range(1, 4):
-            self.handed += sink(TokenChunk(b"data: %d\n\n" % number, 1))
+            self.handed += sink(TokenChunk(b"data: %d\n\n" % number, 1), True)
         yield TokenChunk(b"data: [DONE]\n\n", 1, "length")
 
 
