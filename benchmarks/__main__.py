@@ -34,7 +34,18 @@ OPTIONS: Mapping[str, Sequence[str]] = {
     "advice": ("cells", "quick", "output", "workers"),
     "advice_live": (),
     "routing": ("only",),
-    "routings": ("only", "loads", "duration", "seeds", "routings", "learn", "json", "before", "workers"),
+    "routings": (
+        "only",
+        "loads",
+        "duration",
+        "seeds",
+        "routings",
+        "learn",
+        "json",
+        "before",
+        "plot",
+        "workers",
+    ),
     "size": ("root", "journeys"),
     "gateway": ("peers",),
     "embedded_profiles": ("output",),
@@ -97,6 +108,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     routings.add_argument("--learn", action="store_true", help="with the learned latency model")
     routings.add_argument("--json", metavar="FILE", type=pathlib.Path, help="write the rows")
     routings.add_argument("--before", metavar="FILE", type=pathlib.Path, help="rows of an earlier --json")
+    routings.add_argument("--plot", metavar="FILE", type=pathlib.Path, help="draw goodput over load instead")
     size = parser.add_argument_group("size")
     size.add_argument("--root", metavar="DIR", type=pathlib.Path, help="another checkout than this one")
     size.add_argument("--journeys", action="store_true", help="also run its live system and trace it")

@@ -2,6 +2,7 @@
 
     python -m benchmarks routings --data DIR [--only WORDS] [--loads 70,90,110] [--duration S] [--seeds N]
         [--routings slo,pull,…] [--learn] [--json FILE] [--before FILE] [--workers N]
+    python -m benchmarks routings --plot docs/img/collapse.svg
 
 A cell is a load, pools (mixed, split) and promises: `classes` (40 % critical and interactive, 60 % batch) or
 `plain` (one SLO for all). Each is a `headway compare --routings` on 4 replicas: the same requests for all. A
@@ -12,6 +13,9 @@ unless --learn. The first routing is judged beside the others:
     of best       goodput over the best routing's, in the same cell at the same load
     tail          TTFT p99 of the requests that met their SLOs, in ms
     hits          prompt tokens found in prefix caches
+
+--plot draws goodput over load instead: whether it collapses from 50 to 500 % of capacity, where all requests
+are alike and where lengths are mixed, for all profiles. It needs no data (minutes).
 """
 
 import json as json_format
@@ -26,6 +30,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
+from benchmarks.routings_plot import plot as plotted
 from benchmarks.routings_table import Row, changes, summary, table
 from headway_cli.compare_routings import (
     RoutingComparison,
@@ -108,6 +113,19 @@ GRID: Mapping[str, Load] = {
         loads="70,110,200",
     ),
 }
+_PLOTTED = "steady:rate_rps=60,input_tokens=1000,output_tokens=100,seed=5"
+STEEP: Mapping[str, Load] = {
+    title: Load(
+        source=f"{_PLOTTED},input_cv={spread},output_cv={spread}",
+        duration_s=20.0,
+        profile="llama-3.1-8b_h100_tp1",
+        slo=_slo((1000, 30), (1000, 30), (1000, 30)),
+        loads="50,75,90,100,110,125,150,200,300,400,500",
+    )
+    for title, spread in (("all requests alike", 0), ("mixed lengths", 1))
+}
+"""Those of --plot, by title."""
+ALL_ROUTINGS = "slo,default,least_load,prefix,pull,random,round_robin,bin_pack"
 POOLS = ("mixed", "split")
 PROMISES = ("classes", "plain")
 WORDS = (*GRID, *POOLS, *PROMISES)
@@ -129,7 +147,7 @@ class Cell:
     @property
     def load(self) -> Load:
         """The load of the grid that it has."""
-        return GRID[self.name]
+        return {**GRID, **STEEP}[self.name]
 
     @property
     def fleet(self) -> str:
@@ -190,16 +208,20 @@ def main(
     loads: str | None = None,
     duration: float | None = None,
     seeds: int = SEEDS,
-    routings: str = ROUTINGS,
+    routings: str | None = None,
     learn: bool = False,
     json: Path | None = None,
     before: Path | None = None,
+    plot: Path | None = None,
     workers: int | None = None,
 ) -> int:
     """Run the grid, or some of it, and print table and summary."""
-    if data is None:
+    if plot is not None:
+        cells = [Cell(name=name, pools="mixed", promises="plain") for name in STEEP]
+    else:
+        cells = list(chosen_cells(only, has_data=data is not None))
+    if data is None and plot is None:
         print("without --data DIR only generated loads run")
-    cells = list(chosen_cells(only, has_data=data is not None))
     if not cells:
         raise CliError(f"--only: no cell has {only!r}{' without --data' if data is None else ''}")
     began, rows = perf_counter(), list[Row]()
@@ -207,7 +229,7 @@ def main(
         question = Question(
             data=data,
             directory=Path(directory),
-            routings=listed("--routings", routings),
+            routings=listed("--routings", routings or (ALL_ROUTINGS if plot else ROUTINGS)),
             loads=loads,
             duration_s=duration,
             seeds=seeds,
@@ -222,6 +244,8 @@ def main(
             print(f"{number} of {len(cells)}: {'/'.join(cell.words)}", file=sys.stderr, flush=True)
     print("\n".join(table(rows)))
     print("\n".join(summary(rows, judged=question.routings[0])))
+    if plot is not None:
+        plot.write_text(plotted(rows, list(STEEP)), "utf-8")
     if before is not None:
         print("\n".join(changes([Row(**each) for each in json_format.loads(before.read_text())], rows)))
     print(f"took {perf_counter() - began:.0f} s")

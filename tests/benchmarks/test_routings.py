@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from benchmarks import routings
 from benchmarks.__main__ import main
 from benchmarks.routings import GRID, chosen_cells
+from benchmarks.routings_plot import plot
 from benchmarks.routings_table import Row, changes, summary, table
 from headway.config import load_config
 from headway.workload.generators import parse_generator
@@ -74,6 +76,18 @@ def test_old_and_new_lie_side_by_side() -> None:
     (line,) = lines
     assert line.startswith("| a | 90% | slo | 9 → 9.9 | 1.100 | 50.0% → 50.0% |")
     assert len(list(table(ROWS))) == 2 + len(ROWS)
+
+
+def test_the_plot_has_a_line_of_each_routing_in_each_panel() -> None:
+    root = ElementTree.fromstring(plot(ROWS, ["one", "other"]))
+    lines = root.findall("{*}polyline")
+    assert len(lines) == len(ROWS)
+    # The first routing is drawn last, on top, and more goodput is higher up.
+    slo, default, prefix = lines[2], lines[1], lines[0]
+    assert float(slo.get("stroke-width", "")) > float(default.get("stroke-width", ""))
+    heights = [float(line.get("points", "").split(",")[1]) for line in (prefix, slo, default)]
+    assert heights == sorted(heights)
+    assert {"one", "other", "slo", "default", "prefix"} <= {each.text for each in root.findall("{*}text")}
 
 
 @pytest.mark.slow
