@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from headway.engine.rules import EngineRules
 from headway.routing.decide.context import Refusal, RoutingState, SchedulingContext
+from headway.routing.decide.headroom import LATE_ROOM
 from headway.routing.fleet.gpu_profiles import GpuProfile
 from headway.routing.fleet.table import FleetRow, FloatArray, SlotArray
-from headway.routing.types import NO_SLO, RequestSlo, ShedReason
+from headway.routing.types import RequestSlo, ShedReason
 from headway_aibrix.capacity import Candidates, CapacitySource, CapacityTable, LoadQuery
 from headway_aibrix.surfaces import SurfaceCapacity
 from interp import Profile
@@ -62,7 +63,7 @@ class _Loads:
             left = RequestSlo(ttft_s=slo.ttft_s - context.waited_s, tpot_s=slo.tpot_s)
             loads = self.loads_within(context, left if slo.given else context.state.slo)
             if context.record.request.critical and np.isinf(loads).all():
-                loads = np.minimum(self.loads_within(context, NO_SLO), 1.0)
+                loads = np.minimum(self.loads_within(context, slo) / LATE_ROOM, 1.0)
             context.notes[NOTE] = loads
         return context.notes[NOTE]
 

@@ -238,7 +238,8 @@ class SloClass(Settings):
     attainment: PositiveFloat | None = Field(default=None, le=1.0)
     """Share of its requests that should meet both, for the policy `headway`; null: `slo.attainment`."""
     critical: bool = False
-    """Whether its requests are never shed for want of headroom."""
+    """Whether its requests count as three others, and are served late rather than shed while they may
+    wait."""
     share: NonNegativeFloat = Field(default=1.0, le=1e9)
     """Simulation: this class's part of the requests, relative to the other classes' shares."""
     tenant: str = ""

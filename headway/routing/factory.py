@@ -247,8 +247,8 @@ def _plugin(given: PluginSettings, where: str, settings: RoutingSettings) -> obj
         what = f"{made.__module__}:{made.__qualname__}" if isinstance(made, type) else type(made).__name__
         raise RoutingError(f"{where}: plugin {kind!r} of {what} is not a dataclass")
     if not made.__module__.startswith("headway."):
-        # Its compiled loops may call ours, of which numba's cache knows nothing.
-        drop_stale_cache(made.__module__, *COMPILED)
+        # The compiled loops of its package may call ours, of which numba's cache knows nothing.
+        drop_stale_cache(made.__module__.rpartition(".")[0] or made.__module__, *COMPILED)
     known = [field.name for field in fields(made) if field.init]
     for name in given.parameters:
         if name not in known:

@@ -26,6 +26,7 @@ from headway.routing.decide.context import RoutingState
 from headway.routing.decide.offload import Traces, after_loss, restored
 from headway.routing.decide.plugins import ProfileHandler
 from headway.routing.decide.scheduler import Pipeline, Scheduler
+from headway.routing.dispatch.claims import guard_kept
 from headway.routing.dispatch.dispatch import Dispatcher
 from headway.routing.dispatch.placing import Counters
 from headway.routing.fleet.gpu_profiles import GpuProfile, surfaces_in
@@ -59,11 +60,8 @@ class Router:
     ) -> None:
         self._settings, self._pipelines, self._handler = settings, pipelines, handler
         self._state, self._scheduler = state, scheduler
-        self._fleet, self._counters, self._learning = (
-            state.fleet,
-            Counters(),
-            Learning(state.latency, state.fleet),
-        )
+        self._fleet, self._counters = state.fleet, Counters()
+        self._learning = Learning(state.latency, state.fleet)
         self._records: dict[str, Record] = {}
         self._dispatch = Dispatcher(settings, state, scheduler, self._counters, self._records)
         self._placing, self._number = self._dispatch.placing, 0
@@ -233,8 +231,8 @@ class Router:
         self._counters.count("ended", "completed")
         self._learning.completed(now_s, record, output_tokens)
         if _kept(record, now_s, output_tokens):
-            self._dispatch.kept(record)
-        self._dispatch.leave(record)
+            guard_kept(record.decode, record)
+        self._dispatch.leave(now_s, record)
         self.traces.ended(record, now_s)
         return self._dispatch.drain(now_s)
 
@@ -253,14 +251,14 @@ class Router:
         if not retry:
             del self._records[request_id]
             self._learning.broken_off(now_s, record)
-            self._dispatch.leave(record)
+            self._dispatch.leave(now_s, record)
             self._dispatch.ended(record, record.output_tokens)
             self.traces.ended(record, None)
             return self._dispatch.drain(now_s)
         if (decode := self._survivor(record)) is not None and record.offload is not None:
             self._dispatch.colocate(now_s, record, decode, after_loss(record.offload))
             return self._dispatch.outcome()
-        self._dispatch.take_back(record)
+        self._dispatch.take_back(now_s, record)
         self._dispatch.settle(now_s, record)
         return self._dispatch.drain(now_s)
 
@@ -274,7 +272,6 @@ class Router:
             self._state.prefixes.forget(replica.slot)
             self._state.reports.forget(replica)
             self._state.adapters.forget(replica.slot)
-            self._dispatch.gone(replica)
             return NOTHING
         if replica is None:
             cells = self._state.latency.cells(update.gpu_type)

@@ -90,7 +90,7 @@ class RouteClass(StrEnum):
 class RouteRequest:
     """One request as routers see it.
 
-    `max_tokens` bounds the output. `critical` requests are never shed for want of headroom.
+    `max_tokens` bounds the output. `critical` requests are served late rather than shed, while they may wait.
     `prediction_based` asks for the SLO-aware profile whatever the default is (the Gateway API's header), and
     needs an SLO (SloRequired). `session` names a conversation. `blocks` are the keys of the prompt's
     prefix blocks in order, each standing for `block_tokens` tokens and for everything before it.

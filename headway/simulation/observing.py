@@ -1,4 +1,4 @@
-"""Observations of a run: the interval's requests for the policy, what engines report, replicas' utilisation.
+"""Observations of a run: the interval's requests for the policy, and what engines report.
 
 Arrivals are the rows that the kernel has taken of the chunks it was given, so that each is part of exactly
 one interval and of the one whose counters it is in. Completions are read from the records of ended requests;
@@ -6,10 +6,6 @@ nothing is said of the output of a request, nor of what was cached of it, before
 
 Engines report what they do right now (`reports`): of a replica that decodes the ITL of its batch, of one that
 computes prompts from their beginning the time of one of them, beside what its decode batch takes.
-
-Utilisation is busy share and KV usage, each 5 s of virtual time. The kernel stops for both and is not
-touched: a stretch of iterations under way is looked into, not closed, so that a run with samples is the run
-without. A replica is sampled from the first look that finds it in service.
 
 Engines and gateways tell a router unasked of loads, and how far requests are (`EngineReports`). Each LOAD_S
 every ready replica says its load, if that has changed since it last did: requests in its batch and those
@@ -26,16 +22,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.engine.kernel.layout import COMPLETED, DECODING, DRAINING, IDLE, PREFILLING, SERVING, KernelState
+from headway.engine.kernel.layout import COMPLETED, DECODING, IDLE, PREFILLING, SERVING, KernelState
 from headway.engine.observed_latency import LatencyReport, Phase
 from headway.engine.refinement import URGENT, Refinement, difference, learn, moved, refined
 from headway.engine.replica_speeds import Lengths, ReplicaSpeeds, batch_line
 from headway.engine.surfaces import find_cell, iterations_until, itl_at
 from headway.planning.types import FloatArray, Observation, Policy, Role, Traffic
 from headway.routing import ReplicaLoad, ReplicaState, ReplicaUpdate
-from headway.routing.fleet.records import SAMPLE_S, UtilisationSamples
 from headway.routing.types import OutputProgress
-from headway.simulation.fleet import ROLES, Fleet
+from headway.simulation.fleet import Fleet
 from headway.simulation.scenario import ClassMix
 from interp import Profile
 from interp.jit import compiled
@@ -106,41 +101,6 @@ class TrafficLog:
 def _joined(parts: list[Columns], count: int) -> list[FloatArray]:
     columns = zip((np.zeros(0),) * count, *parts, strict=True)
     return [np.concatenate(column, dtype=np.float64) for column in columns]
-
-
-class Utilisation:
-    """Samples of all replicas that ever served in one run, by name."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
-        self._capacity = float(fleet.arrays.settings[0]["kv_capacity_tokens"])
-        self._looks = 0
-        self.of_replica: dict[str, UtilisationSamples] = {}
-
-    @property
-    def due_s(self) -> float:
-        """When to look next."""
-        return self._looks * SAMPLE_S
-
-    def look(self) -> None:
-        """Take the samples of now."""
-        state, now_s = self._fleet.arrays, float(self._fleet.arrays.clock[0]["now_s"])
-        self._looks += 1
-        units = state.replicas
-        busy_s, kv_tokens = np.empty(len(units)), np.empty(len(units))
-        observe(self._fleet.handle, busy_s, kv_tokens)
-        for slot in np.flatnonzero(np.isin(units["state"], (SERVING, DRAINING))).tolist():
-            name = f"{ROLES[int(units['role'][slot])]}-{int(units['serial'][slot])}"
-            samples = self.of_replica.get(name)
-            if samples is None:
-                samples = self.of_replica[name] = UtilisationSamples(
-                    start_s=now_s, busy_s=float(busy_s[slot])
-                )
-            samples.offer(now_s, float(busy_s[slot]), float(kv_tokens[slot]) / self._capacity)
-
-    def summary(self) -> dict[str, Any]:
-        """By replica; those that never came to a sample are left out."""
-        return {name: samples.summary() for name, samples in self.of_replica.items() if len(samples)}
 
 
 REPORT_S = 5.0

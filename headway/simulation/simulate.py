@@ -25,11 +25,12 @@ from headway.planning.types import NAN, Decision, Observation, Policy
 from headway.routing.offload import OffloadTrace
 from headway.simulation import kernel
 from headway.simulation.fleet import Fleet
-from headway.simulation.observing import REPORT_S, EngineReports, PerformanceLearner, TrafficLog, Utilisation
+from headway.simulation.observing import REPORT_S, EngineReports, PerformanceLearner, TrafficLog
 from headway.simulation.report import Interval, IntervalForecast, IntervalQuantiles
 from headway.simulation.results import FluidBound, SimulationResult, Tally
 from headway.simulation.router_driver import RequestContext, RouterDriver, SimulatedTrainer, named
 from headway.simulation.scenario import Scenario, ScenarioRouter
+from headway.simulation.utilisation import Utilisation
 from headway.workload import RequestChunk
 from interp.jit import drop_stale_cache
 

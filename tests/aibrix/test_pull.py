@@ -7,9 +7,8 @@ import pytest
 
 from headway.engine import EngineRules
 from headway.engine.surfaces import idle_prompt_s
-from headway.routing import RequestSlo, ShedReason
+from headway.routing import NOTHING, RequestSlo, ShedReason
 from headway.routing.fleet.table import FleetRow
-from headway.routing.types import NOTHING
 from headway_aibrix.plugins import CapacityFilter, LeastPatternLoad
 from tests.routing.routers import finish, placed, question, request, router, surfaces
 
@@ -51,13 +50,20 @@ def test_a_request_that_promised_nothing_itself_is_not_late() -> None:
     assert placed(made.submit(50.0, request("a"))).queued_s == 50.0
 
 
-def test_critical_ones_are_never_shed_and_charged_as_without_the_slo_that_they_have_lost() -> None:
+def test_a_critical_one_that_no_replica_can_save_takes_a_whole_one() -> None:
     made, lost = router("pull", count=1), RequestSlo(ttft_s=1e-4, tpot_s=1e-5)
-    for number in range(10):
-        placed(made.submit(0.0, request(f"r{number}", slo=lost, critical=True)))
-    assert 0.0 < made.cell(FleetRow.LOAD) < 0.5
-    huge = request("huge", input_tokens=10**7, critical=True)
-    assert placed(router("pull", count=1).submit(0.0, huge))
+    placed(made.submit(0.0, request("first", slo=lost, critical=True)))
+    assert made.cell(FleetRow.LOAD) == 1.0
+    assert made.submit(0.0, request("second", slo=lost, critical=True)) == NOTHING
+    assert made.queued == 1
+
+
+def test_a_critical_one_that_comes_too_late_leaves_room_to_those_that_can_be_saved() -> None:
+    slo = RequestSlo(ttft_s=2.0, tpot_s=0.03)
+    early, late = router("pull", count=1), router("pull", count=1)
+    placed(early.submit(0.0, request(slo=slo, critical=True)))
+    placed(late.submit(1.9999, request(slo=slo, critical=True)))
+    assert late.cell(FleetRow.LOAD) == pytest.approx(2.0 * early.cell(FleetRow.LOAD))
 
 
 def test_cached_prompt_tokens_are_not_charged() -> None:

@@ -30,7 +30,7 @@ MIXED, SPLIT = {"mixed": {}}, {"prefill": {}, "decode": {}}
 OWN_ROWS = [
     row
     for row in FleetRow
-    if row not in {FleetRow.TPOT_SLO_S, FleetRow.TTFT_SLACK_S, FleetRow.BUSY_UNTIL_S}
+    if row not in {FleetRow.TPOT_SLO_S, FleetRow.BUSY_UNTIL_S, FleetRow.PROMPT_AT_S}
     and row not in {FleetRow.DUTY, FleetRow.DUTY_AT_S, FleetRow.CAPACITY_TOKENS, FleetRow.KIND}
     and row not in {FleetRow.TTFT_CAUTION, FleetRow.TPOT_CAUTION}
 ]
@@ -47,13 +47,13 @@ class SeenRouter(Router):
         settings, pipelines = config.routing, make_pipelines(config.routing)
         self.state, self.scheduler = state, make_scheduler(config, state, pipelines, live=live)
         self.choices: dict[str, RouteChoice] = {}
-        guards = self.scheduler.guards
+        guard_s = self.scheduler.guard_s
 
-        def seen(now_s: float, record: Record, choice: RouteChoice) -> tuple[float, float]:
+        def seen(now_s: float, record: Record, choice: RouteChoice) -> float:
             self.choices[record.request.request_id] = choice
-            return guards(now_s, record, choice)
+            return guard_s(now_s, record, choice)
 
-        self.scheduler.guards = seen  # type: ignore[method-assign]
+        self.scheduler.guard_s = seen  # type: ignore[method-assign]
         super().__init__(settings, pipelines, make_handler(settings, pipelines), state, self.scheduler)
 
     def cell(self, row: FleetRow, name: str = "mixed-0") -> float:

@@ -19,13 +19,13 @@ from headway.routing import (
     ReplicaUpdate,
     RequestFault,
     RequestSlo,
+    ShedReason,
     make_router,
 )
 from headway.routing.decide.scheduler import Scheduler
-from headway.routing.dispatch import claims
-from headway.routing.dispatch.claims import GuardBalance, KeptRoom, Tightness
+from headway.routing.dispatch.claims import KeptRoom
 from headway.routing.dispatch.dispatch import STAFFED_AT_ONCE
-from headway.routing.fleet.records import Record, Replica
+from headway.routing.fleet.records import Record
 from headway.routing.fleet.table import FleetRow
 from headway.routing.queue.fair_shares import ALLOWANCE, TenantShares
 from headway.simulation.report import SimulationReport
@@ -46,7 +46,6 @@ from tests.routing.routers import (
     gone,
     join,
     placed,
-    question,
     request,
     router,
     surfaces,
@@ -228,29 +227,25 @@ class TestFloods:
         engines.run(sorted([*long, *short], key=lambda each: each.arrival_s))
         assert sum(each.request_id in engines.kept for each in long) > 0.98 * len(long)
 
-    @pytest.mark.parametrize(
-        ("few_rps", "tokens"), [(10.0, 100), pytest.param(8.0, 500, marks=pytest.mark.slow)]
-    )
-    def test_a_flood_that_leaves_at_its_first_token_takes_no_more_than_one_that_stays(
-        self, few_rps: float, tokens: int
+    @pytest.mark.parametrize("tokens", [100, pytest.param(500, marks=pytest.mark.slow)])
+    def test_a_flood_that_leaves_at_its_first_token_costs_who_keeps_to_its_half_nothing(
+        self, tokens: int
     ) -> None:
         """None of it completed, so predictions seemed to lack outcomes and were doubted: its newcomers passed
-        all that waited. The other kept 0.74 instead of 0.81."""
+        all that waited. The other kept 0.94."""
         slo, rules = RequestSlo(ttft_s=1.0, tpot_s=0.03), EngineRules(chunk_tokens=2048)
         profile = engine_profile(
             HeadwayConfig.model_validate({"engine": {"profile": "llama-3.1-70b_h100_tp4"}})
         )
-        few = [replace(each, tenant="few") for each in stream(few_rps, 40.0, slo)]
+        few = [replace(each, tenant="few") for each in stream(6.0, 40.0, slo)]
         flood = [
             replace(each, request_id=f"flood-{each.request_id}", tenant="flood")
             for each in stream(90.0, 40.0, slo, max_tokens=tokens)
         ]
-        kept = []
-        for leave in (frozenset({"flood"}), frozenset[str]()):
-            engines = LiveEngines(router(rules=rules, profiles={"": profile}), profile, rules, leave)
-            engines.run([*few, *flood])
-            kept.append(engines.kept("few"))
-        assert kept[0] > kept[1] - 0.03
+        leave = frozenset({"flood"})
+        engines = LiveEngines(router(rules=rules, profiles={"": profile}), profile, rules, leave)
+        engines.run([*few, *flood])
+        assert engines.kept("few") > 0.95
 
     @pytest.mark.slow
     @pytest.mark.parametrize("few_rps", [1.0, 4.0])
@@ -260,7 +255,6 @@ class TestFloods:
         few = {"ttft_ms": 2000.0, "tpot_ms": 25.0, "share": few_rps, "tenant": "b"}
         report = simulated(150.0 + few_rps, {"flood": flood, "few": few}, replicas=4)
         assert report.classes["few"].attainment > 0.78
-        assert report.classes["flood"].shed == 0
 
     def test_who_was_never_served_has_a_turn(self) -> None:
         """Who had not been served had no share, and a flood could keep it so for good."""
@@ -330,31 +324,26 @@ class TestFloods:
                 f"flood-{number}", slo=slo, tenant="a", input_tokens=8000, critical=number >= plain
             )
             sheds += [shed.request_id for shed in made.submit(0.0, flood).sheds]
-        assert not sheds
+        assert made.queued == 50, "a tenant that calls all critical does not make the queue longer"
         for number in range(20):
             outcome = made.submit(0.0, request(f"few-{number}", slo=slo, tenant="b", input_tokens=8000))
             sheds += [shed.request_id for shed in outcome.sheds]
         assert all(name.startswith("flood") for name in sheds)
-        assert (len(sheds) > 10) == (plain > 0), "those that are critical are never shed"
         for number in range(400):
             made.submit(0.0, request(f"more-{number}", slo=slo, tenant="b", input_tokens=8000))
-        assert made.queued < 400, "who holds most makes way"
+        assert made.queued == 50
 
 
 class TestCritical:
     @pytest.mark.slow
-    def test_all_critical_in_a_burst_keep_nearly_what_they_keep_uncritical(self) -> None:
+    @pytest.mark.parametrize("share", [0.4, 1.0])
+    def test_calling_them_critical_saves_nearly_as_many(self, share: float) -> None:
         """Placed at once, whatever it did to each other, a fifth of them kept their SLO."""
-        critical, plain = (
-            simulated(30.0, {"all": {**SAME, "critical": critical}}).attainment for critical in (True, False)
-        )
-        assert critical > 0.8 * plain
-
-    @pytest.mark.slow
-    def test_none_is_shed_however_many_there_are(self) -> None:
-        report = simulated(40.0, {"all": {**SAME, "critical": True}})
-        assert (report.shed, report.failed) == (0, 0)
-        assert report.completed == report.requests
+        plain = simulated(30.0, {"all": SAME}).attainment
+        others = {"plain": {**SAME, "share": 1.0 - share}} if share < 1.0 else {}
+        report = simulated(30.0, {"critical": {**SAME, "critical": True, "share": share}, **others})
+        assert report.attainment > 0.9 * plain
+        assert report.classes["critical"].attainment > plain - 0.05
 
     def test_thousands_that_are_due_at_once_are_not_each_asked(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """An event with 10,000 of them took 1.5 s, in which nobody else was placed."""
@@ -371,81 +360,49 @@ class TestCritical:
         )
         outcome = made.expire(5.0)
         assert not outcome.placements
-        assert not outcome.sheds
-        assert (made.queued, len(asked)) == (100, 1)
-        made.replica_changed(6.0, replace(update, load=ReplicaLoad(running=0, waiting=0, kv_usage=0.0)))
-        assert made.queued < 100
+        assert len(outcome.sheds) == 100
+        assert (made.queued, len(asked)) == (0, 1)
 
-    @pytest.mark.parametrize("another", [False, True])
-    def test_who_waited_too_long_goes_with_others_where_it_harms_nobody(self, another: bool) -> None:
-        """One at a time at each replica, an idle fleet took minutes for what it does in seconds.
-
-        So it is only while `another` waits that can be saved: it would find no room for long.
-        """
-        made = router("slo", count=2, queue={"max_wait_s": 5.0})
+    def test_those_that_are_lost_fill_an_idle_fleet_and_leave_room_to_those_that_can_be_saved(self) -> None:
+        made = router("slo", count=2, queue={"max_wait_s": 60.0})
         full, idle = (
             ReplicaLoad(running=running, waiting=4 * running, kv_usage=usage)
             for running, usage in ((256, 1.0), (0, 0.0))
         )
 
-        def told(now_s: float, load: ReplicaLoad) -> int:
-            updates = [
-                ReplicaUpdate(replica=f"mixed-{place}", role=Role.MIXED, load=load) for place in (0, 1)
-            ]
-            return sum(len(made.replica_changed(now_s, update).placements) for update in updates)
-
-        told(0.0, full)
-        for number in range(40):
-            made.submit(0.0, request(str(number), critical=True, slo=RequestSlo(ttft_s=1.0, tpot_s=0.03)))
-        told(4.9, full)
-        assert not made.expire(5.0).placements
-        assert made.queued == 40
-        told(6.0, idle)
-        first = made.running
-        assert 2 <= first < 40
-        if another:
-            alone_s = router().submit(0.0, request()).placements[0].predicted_tpot_s
-            tight = RequestSlo(ttft_s=60.0, tpot_s=1.01 * alone_s)
-            assert not made.submit(6.05, request("another", arrival_s=6.05, slo=tight)).placements
-        begun = set[str]()
-        for number in range(20):
-            now_s = 6.1 + 0.1 * number
-            for name in [each for each in made.choices if each not in begun]:
-                begun.add(name)
-                made.first_token(now_s, name)
-        assert made.running == (first if another else 40)
-        assert made.queued == (41 - first if another else 0)
-
-    def test_who_waited_too_long_goes_where_it_harms_nobody_if_it_can(self) -> None:
-        """While another waited that can be saved, it went to any replica that had none like it."""
-        made = router(count=2, queue={"max_wait_s": 5.0})
-        alone_s = router().submit(0.0, request()).placements[0].predicted_tpot_s or 0.0
-        slo = RequestSlo(ttft_s=600.0, tpot_s=1.02 * alone_s)
-        runs = placed(made.submit(0.0, request("runs", tenant="a", slo=slo, max_tokens=20_000)))
-        made.prefilled(0.1, "runs")
-        made.first_token(0.1, "runs")
-
-        def told(now_s: float, running: Mapping[str, int], waiting: int) -> None:
-            for name, count in running.items():
-                load = ReplicaLoad(running=count, waiting=waiting, kv_usage=float(count > 1))
+        def told(now_s: float, load: ReplicaLoad) -> None:
+            for name in ("mixed-0", "mixed-1"):
                 made.replica_changed(now_s, ReplicaUpdate(replica=name, role=Role.MIXED, load=load))
 
-        full = {"mixed-0": 256, "mixed-1": 256}
-        told(0.2, full, 1000)
-        for number in range(2):
-            lost = RequestSlo(ttft_s=1.0, tpot_s=0.05)
-            made.submit(0.3, request(f"b{number}", arrival_s=0.3, tenant="b", critical=True, slo=lost))
-        told(5.0, full, 1000)
-        made.expire(5.4)
-        tight = RequestSlo(ttft_s=60.0, tpot_s=1.01 * alone_s)
-        made.submit(5.5, request("waits", arrival_s=5.5, tenant="a", slo=tight))
-        assert made.queued == 3
-        told(6.0, {name: int(name == runs.decode_replica) for name in full}, 0)
-        for now_s in (6.2, 6.7, 7.3):
-            made.expire(now_s)
-        home = made.choices["runs"].decode
-        assert [name for name, choice in made.choices.items() if choice.decode is home] == ["runs"]
-        assert made.running >= 2
+        told(0.0, full)
+        slo = RequestSlo(ttft_s=1.0, tpot_s=0.015)
+        for number in range(200):
+            made.submit(0.0, request(str(number), critical=True, slo=slo))
+        told(6.0, idle)
+        begun = set[str]()
+        while came := made.choices.keys() - begun:
+            begun |= came
+            for name in came:
+                made.first_token(7.0, name)
+        assert 10 < made.running < 200
+        for number in range(20):
+            placed(made.submit(8.0, request(f"new-{number}", arrival_s=8.0, slo=slo)))
+            made.first_token(8.0, f"new-{number}")
+
+    def test_at_last_it_goes_whatever_that_costs_one_to_each_replica(self) -> None:
+        made = router(count=2, queue={"max_wait_s": 5.0})
+        alone_s = router().submit(0.0, request()).placements[0].predicted_tpot_s or 0.0
+        tight = RequestSlo(ttft_s=600.0, tpot_s=1.02 * alone_s)
+        for name in ("a", "b"):
+            placed(made.submit(0.0, request(name, slo=tight, max_tokens=20_000)))
+            made.first_token(0.1, name)
+        lost = RequestSlo(ttft_s=1e-4, tpot_s=0.05)
+        for number in range(3):
+            made.submit(0.2, request(f"{number}", arrival_s=0.2, critical=True, slo=lost))
+        assert made.queued == 3, "each would ruin another"
+        outcome = made.expire(5.2)
+        assert {each.decode_replica for each in outcome.placements} == {"mixed-0", "mixed-1"}
+        assert [each.reason for each in outcome.sheds] == [ShedReason.NO_HEADROOM]
 
     def test_who_waited_too_long_is_served_however_many_can_be_saved(self) -> None:
         """The more urgent left it no try at all replicas: it waited until they were gone, for 40 s."""
@@ -543,34 +500,6 @@ class TestTightSlos:
         tight = report.classes["tight"]
         assert report.classes["loose"].shed > 200
         assert tight.attainment * tight.requests > 0.92 * tight.completed > 200
-
-    def test_a_tight_slo_is_charged_as_the_room_that_it_takes(self) -> None:
-        made = router(count=2, slo={"ttft_ms": 9000.0, "itl_ms": 20.0})
-        made.state.shares.waits("key/waits")
-        for user, tpot_s in (("usual", 0.02), ("other", 0.02), ("tight", 0.0075)):
-            slo = RequestSlo(ttft_s=9.0, tpot_s=tpot_s)
-            placed(made.submit(0.0, request(user, slo=slo, tenant=f"key/{user}")))
-        usual, other, tight = (made.state.shares.start(f"key/{user}") for user in ("usual", "other", "tight"))
-        assert 0.0 < usual == other < tight / 3.0
-
-    def test_slos_that_differ_by_little_are_judged_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        judged, borne = list[RequestSlo](), claims.borne
-        monkeypatch.setattr(claims, "borne", lambda asked, slo: judged.append(slo) or borne(asked, slo))
-        made, tightness = router(count=1), Tightness()
-        for number in range(200):
-            slo = RequestSlo(ttft_s=9.0 + 1e-6 * number, tpot_s=0.5 + 1e-9 * number)
-            tightness.of(0.0, question(made, slo=slo).record, made.state)
-        assert judged == [RequestSlo(ttft_s=9.0, tpot_s=0.5), made.state.slo]
-
-    def test_what_guards_cost_is_forgotten_with_their_replica(self) -> None:
-        balance, replica = GuardBalance(), Replica("mixed-0", 0, Role.MIXED, "")
-        away = question(router(count=1), slo=RequestSlo(tpot_s=0.05)).record
-        for number in range(2):
-            replica.running.push(0.01, number, replace(away, guard_s=0.01))
-        assert not balance.turned_away(replica, away)
-        balance.forget(replica)
-        assert not balance.turned_away(replica, away)
-        assert len(balance.turned_away(replica, away)) == 2
 
 
 class TestFiguresThatAreWrong:

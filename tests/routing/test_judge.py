@@ -1,5 +1,6 @@
 """Held requests judged at freed replicas: none that its profile would place is passed over."""
 
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,10 @@ from headway.engine import EngineRules
 from headway.routing import RequestSlo, Router
 from headway.routing.decide.context import Refusal
 from headway.routing.decide.scheduler import FreedSlots, Scheduler
-from headway.routing.dispatch.held_queue import HeldQueue
-from headway.routing.fleet.records import Record
 from headway.routing.fleet.table import FloatArray
-from headway.routing.predict.evidence import Probes
+from headway.routing.predict.evidence import Evidence, Probes
 from headway.routing.queue.heads import ANY_ROLE, HeadRow, Marks
+from headway.routing.queue.held_lines import HeldQueue, HeldRequest
 from tests.routing.routers import MIXED, SPLIT, request, router
 
 SLOS = (RequestSlo(ttft_s=0.5, tpot_s=0.03), RequestSlo(ttft_s=4.0, tpot_s=0.1), RequestSlo())
@@ -49,38 +49,38 @@ def overloaded(made: Router, steps: int) -> None:
 def test_no_held_request_is_passed_over_that_its_profile_would_place(
     monkeypatch: pytest.MonkeyPatch, pools: Any
 ) -> None:
-    fitting, add, passed_over = Scheduler.fitting, HeldQueue.add, 0
-    held: dict[str, Record] = {}
+    fitting, push, passed_over = Scheduler.fitting, HeldQueue.push, 0
     queues: list[HeldQueue] = []
 
-    def added(self: HeldQueue, now_s: float, record: Record, *rest: Any) -> None:
-        held[record.request.request_id] = record
+    def pushed(self: HeldQueue, held: HeldRequest) -> None:
         queues[:] = [self]
-        add(self, now_s, record, *rest)
+        push(self, held)
 
     def spied(
         self: Scheduler, now_s: float, heads: FloatArray, profile: str, freed: FreedSlots, open_lines: Marks
-    ) -> Marks:
+    ) -> FloatArray:
         nonlocal passed_over
-        marks = fitting(self, now_s, heads, profile, freed, open_lines)
-        assert not (marks & ~open_lines).any()
+        late = fitting(self, now_s, heads, profile, freed, open_lines)
+        assert (late[~open_lines] == inf).all()
         if not any(len(slots) for slots in freed.of_roles):
-            return marks
-        for column in np.flatnonzero(open_lines & ~marks & (heads[HeadRow.LIVE] > 0.0)):
-            _, request_id = queues[0].first(np.arange(len(marks)) == column) or (column, "")
+            return late
+        for column in np.flatnonzero(open_lines & (late > 0.0) & (heads[HeadRow.LIVE] > 0.0)):
+            head = queues[0].later(int(column))
+            assert head is not None
             role = int(heads[HeadRow.ROLE, column])
             if role == ANY_ROLE:
                 role = next(place for place, slots in enumerate(freed.of_roles) if len(slots))
             if len(freed.of_roles[role]):
                 among = [slots if place == role else None for place, slots in enumerate(freed.of_roles)]
-                assert isinstance(self.choose(now_s, held[request_id], among), Refusal)
+                assert isinstance(self.choose(now_s, head.record, among), Refusal)
                 passed_over += 1
-        return marks
+        return late
 
-    # Probes are requests that predictions refuse.
+    # Probes are requests that predictions refuse; and no engine is as quick and as slow as these.
     monkeypatch.setattr(Probes, "may", lambda *_: False)
+    monkeypatch.setattr(Evidence, "alone", lambda *_: None)
     monkeypatch.setattr(Scheduler, "fitting", spied)
-    monkeypatch.setattr(HeldQueue, "add", added)
+    monkeypatch.setattr(HeldQueue, "push", pushed)
     rules = EngineRules(chunk_tokens=2048 if pools is MIXED else 0, max_batch_size=6)
     overloaded(router("slo", pools, count=3, rules=rules), 600)
     assert passed_over > 100

@@ -129,7 +129,7 @@ def test_a_request_that_is_broken_off_teaches_its_ttft_and_nothing_else() -> Non
     for each in (made, broken):
         serve(each, 50, 1.0, np.random.default_rng(1))
         each.take_samples()
-    stays, lengths = broken.state.latency.stays.both, broken.metrics()["prediction"]["tpot", "pairs"]
+    stays, lengths = broken.state.latency.stay_s, broken.metrics()["prediction"]["tpot", "pairs"]
     placement = placed(broken.submit(1e4, request("x", arrival_s=1e4, slo=SLO)))
     assert placement.predicted_ttft_s is not None
     first_s = 1e4 + 1.5 * placement.predicted_ttft_s
@@ -140,7 +140,7 @@ def test_a_request_that_is_broken_off_teaches_its_ttft_and_nothing_else() -> Non
     assert isnan(sample.tpot_s)
     assert broken.corrections["ttft"] > made.corrections["ttft"]
     assert broken.corrections["tpot"] == made.corrections["tpot"]
-    assert broken.state.latency.stays.both == stays
+    assert broken.state.latency.stay_s == stays
     assert broken.metrics()["prediction"]["tpot", "pairs"] == lengths
     placed(broken.submit(1e4 + 9.0, request("y", arrival_s=1e4 + 9.0, slo=SLO)))
     broken.failed(1e4 + 9.1, "y", retry=False)

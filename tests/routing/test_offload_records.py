@@ -1,14 +1,14 @@
 """What is measured and recorded around offload: transfers, traces, hit rates, utilisation."""
 
-from math import inf, isnan, nan
+from math import inf, nan
 
 import numpy as np
 import pytest
 
 from headway.routing import RouteClass
-from headway.routing.fleet.records import UtilisationSamples
 from headway.routing.offload import OffloadReason, OffloadTrace
 from headway.routing.predict.corrections import TransferFactor
+from headway.simulation.utilisation import MOST_SAMPLES, UtilisationSamples
 
 
 def test_transfers_follow_the_rule_until_measured_and_the_measurements_then() -> None:
@@ -98,26 +98,26 @@ def test_what_has_not_happened_has_no_stamp() -> None:
 
 
 def test_utilisation_is_sampled_at_its_interval() -> None:
-    samples = UtilisationSamples(start_s=100.0, most=2)
-    assert isnan(samples.mean_busy)
-    assert not samples.offer(104.9, 4.0, 0.5)
-    assert samples.offer(105.0, 4.0, 0.5)
-    assert samples.offer(115.0, 6.0, 0.25)
-    assert [sample.busy for sample in samples] == pytest.approx([0.8, 0.2])
-    assert samples.mean_busy == pytest.approx(6.0 / 15.0)
-    assert samples.offer(120.0, 11.0, 0.0)
-    assert [sample.at_s for sample in samples] == [115.0, 120.0]
-    assert samples.latest == (120.0, 1.0, 0.0)
-
-
-def test_means_are_of_all_samples_those_that_are_not_kept_included() -> None:
-    samples = UtilisationSamples(start_s=100.0, busy_s=50.0, most=1)
-    assert samples.latest is None
-    for at_s, busy_s, kv_usage in ((105.0, 54.0, 0.5), (115.0, 56.0, 0.3), (120.0, 61.0, 0.1)):
-        samples.offer(at_s, busy_s, kv_usage)
-    assert samples.summary() == {
+    of = UtilisationSamples(start_s=100.0, busy_s=50.0)
+    for at_s, busy_s, kv_usage in (
+        (104.9, 54.0, 0.9),
+        (105.0, 54.0, 0.5),
+        (115.0, 56.0, 0.3),
+        (120.0, 61.0, 0.1),
+    ):
+        of.offer(at_s, busy_s, kv_usage)
+    assert of.summary() == {
         "mean_busy": pytest.approx(11.0 / 20.0),
         "mean_kv_usage": pytest.approx(0.3),
         "max_kv_usage": 0.5,
-        "samples": [[120.0, 1.0, 0.1]],
+        "samples": [[105.0, pytest.approx(0.8), 0.5], [115.0, pytest.approx(0.2), 0.3], [120.0, 1.0, 0.1]],
     }
+
+
+def test_means_are_of_all_samples_those_that_are_not_kept_included() -> None:
+    of = UtilisationSamples()
+    for number in range(1, 2 * MOST_SAMPLES + 1):
+        of.offer(5.0 * number, 5.0 * min(number, MOST_SAMPLES), float(number <= MOST_SAMPLES))
+    summary = of.summary()
+    assert [sample[1:] for sample in summary.pop("samples")] == [[0.0, 0.0]] * MOST_SAMPLES
+    assert summary == {"mean_busy": 0.5, "mean_kv_usage": 0.5, "max_kv_usage": 1.0}

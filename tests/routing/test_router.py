@@ -40,7 +40,7 @@ class TestEvents:
         ],
     )
     def test_every_profile_places_and_all_books_close(self, pools, profile) -> None:
-        made = router(profile, pools, count=3)
+        made = router(profile, pools, count=9)
         for number in range(9):
             placement = placed(
                 made.submit(
@@ -324,7 +324,7 @@ class TestOffload:
 class TestRestore:
     @pytest.mark.parametrize("pools", [MIXED, SPLIT])
     def test_the_books_are_as_before(self, pools) -> None:
-        before = router("slo", pools, count=3)
+        before = router("slo", pools, count=12)
         before.submit(0.0, request("first"))
         finish(before, "first", output_tokens=20)
         requests = [
@@ -335,7 +335,7 @@ class TestRestore:
         for number in range(0, 12, 2):
             before.prefilled(0.5, f"r{number}")
         expected = before.state.fleet.table[FleetRow.OUTPUT_TOKENS].sum() / 12
-        after = router("slo", pools, count=3)
+        after = router("slo", pools, count=12)
         after.restore(
             1.0,
             [

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from headway.config import HeadwayConfig, Role
-from headway.routing import NOTHING, ReplicaLoad, ReplicaUpdate, RequestSlo, Router, ShedReason
+from headway.routing import ReplicaLoad, ReplicaUpdate, RequestSlo, Router, ShedReason
 from headway.routing.factory import BUILT_IN
 from headway.routing.fleet.table import FleetRow
 from headway.routing.shared_rules import FRESH_S, EngineWord, SaturationRule
@@ -81,26 +81,15 @@ class TestAllSaturated:
         update = ReplicaUpdate(replica="mixed-1", role=Role.MIXED, load=load)
         assert placed(made.replica_changed(1.5, update)).prefill_replica == "mixed-1"
 
-    def test_shed_when_its_patience_is_over(self) -> None:
-        made = self.saturated()
+    @pytest.mark.parametrize("critical", [False, True])
+    def test_shed_when_its_patience_is_over(self, critical) -> None:
+        made = self.saturated(critical=critical)
         for second in range(1, 31):
             for number in range(2):
                 report(made, f"mixed-{number}", float(second), waiting=400, busy_s=float(second))
         (shed,) = made.expire(30.5).sheds
         assert shed.reason is ShedReason.SATURATED
         assert "every mixed replica is saturated" in shed.detail
-
-    @pytest.mark.parametrize("profile", sorted(BUILT_IN))
-    def test_a_critical_one_waits_on(self, profile) -> None:
-        made = self.saturated(profile, critical=True, slo=RequestSlo(ttft_s=60.0, tpot_s=0.1))
-        for second in range(1, 91):
-            for number in range(2):
-                report(made, f"mixed-{number}", float(second), waiting=400 - number, busy_s=float(second))
-        assert made.expire(90.5) == NOTHING
-        assert made.queued == 1
-        load = ReplicaLoad(running=1, waiting=0, kv_usage=0.1, busy_s=91.0)
-        update = ReplicaUpdate(replica="mixed-1", role=Role.MIXED, load=load)
-        assert placed(made.replica_changed(91.0, update)).prefill_replica == "mixed-1"
 
     def test_old_news_does_not_close_the_fleet_for_good(self) -> None:
         made = self.saturated()

@@ -1,9 +1,8 @@
 """The waiting queue against a plain model, and its stated order."""
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import replace
-from math import inf
+from collections.abc import Iterable, Iterator
+from math import exp, inf
 
 import pytest
 from hypothesis import given, settings
@@ -11,20 +10,30 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from headway.routing import RequestSlo, RouteRequest, RoutingError
+from headway.routing.fleet.records import Record
 from headway.routing.queue.fair_shares import ALLOWANCE, TenantShares
-from headway.routing.queue.held_lines import RequestPattern, UrgencyQueue, WaitingRequest
+from headway.routing.queue.heads import CRITICAL_WORTH, HeadRow
+from headway.routing.queue.held_lines import LENIENCE, HeldQueue, HeldRequest, alike
 from tests.memory import grown_bytes
 
-PATTERNS = [RequestPattern("m", 5, 5), RequestPattern("m", 9, 5), RequestPattern("m", 9, 2)]
 
-
-def empty(**weights: float) -> UrgencyQueue:
-    return UrgencyQueue(TenantShares(lambda tenant: weights.get(tenant, 1.0)))
+def empty(**weights: float) -> HeldQueue:
+    return HeldQueue(TenantShares(lambda tenant: weights.get(tenant, 1.0)))
 
 
 def entry(
-    name: str, *, pattern=0, enqueued=0.0, start_by=inf, expires=inf, critical=False, tenant=""
-) -> WaitingRequest:
+    name: str,
+    *,
+    pattern=0,
+    enqueued=0.0,
+    start_by=inf,
+    expires=inf,
+    critical=False,
+    tenant="",
+    output_tokens=1,
+    cached_tokens=0.0,
+) -> HeldRequest:
+    """A request; those of one `pattern` and length are of one line."""
     request = RouteRequest(
         tenant=tenant,
         request_id=name,
@@ -33,32 +42,45 @@ def entry(
         max_tokens=10,
         slo=RequestSlo(ttft_s=1.0),
         critical=critical,
+        model=f"model {pattern}",
     )
-    return WaitingRequest(
-        request=request,
-        pattern=PATTERNS[pattern],
-        enqueued_s=enqueued,
-        start_by_s=start_by,
-        expires_s=expires,
-    )
+    record = Record(request, 0, output_tokens, request.slo, "slo", judged=True)
+    record.home = -1, cached_tokens
+    return HeldRequest(record=record, held_s=enqueued, start_by_s=start_by, expires_s=expires)
 
 
-def waiting(*entries: WaitingRequest) -> UrgencyQueue:
+def waiting(*entries: HeldRequest) -> HeldQueue:
     queue = empty()
     for one in entries:
         queue.push(one)
     return queue
 
 
-def names(entries: Iterable[WaitingRequest]) -> list[str]:
-    return [one.request.request_id for one in entries]
+def name_of(one: HeldRequest) -> str:
+    return one.record.request.request_id
 
 
-def drained(queue: UrgencyQueue, now_s: float) -> list[str]:
+def names(entries: Iterable[HeldRequest]) -> list[str]:
+    return [name_of(one) for one in entries]
+
+
+def ordered(queue: HeldQueue, now_s: float) -> Iterator[HeldRequest]:
+    """The heads, the next one first. One that the caller removes makes room for the next of its line."""
+    queue.give_up(now_s)
+    opened = queue.heads[HeadRow.LIVE] > 0.0
+    while (column := queue.first(opened)) is not None:
+        head = queue.later(column)
+        assert head is not None
+        yield head
+        if name_of(head) in queue:
+            opened[column] = False
+
+
+def drained(queue: HeldQueue, now_s: float) -> list[str]:
     """The order in which all leave when there is room for everybody."""
     left = []
-    for one in queue.ordered(now_s):
-        queue.remove(one.request.request_id)
+    for one in ordered(queue, now_s):
+        queue.remove(name_of(one))
         left.append(one)
     return names(left)
 
@@ -70,7 +92,7 @@ def test_the_least_slack_goes_first_across_patterns():
         entry("middle", pattern=2, start_by=5.0),
         entry("soonest", start_by=1.0),
     )
-    assert names(queue.ordered(0.0)) == ["soonest", "soon", "middle"]
+    assert names(ordered(queue, 0.0)) == ["soonest", "soon", "middle"]
     assert drained(queue, 0.0) == ["soonest", "soon", "middle", "late"]
 
 
@@ -91,7 +113,7 @@ def test_the_last_moment_still_counts_as_saved():
 
 def test_without_an_slo_the_end_of_patience_is_the_deadline():
     queue = waiting(entry("promised", start_by=8.0), entry("patient", pattern=1, expires=6.0))
-    assert names(queue.ordered(0.0)) == ["patient", "promised"]
+    assert names(ordered(queue, 0.0)) == ["patient", "promised"]
 
 
 def test_equals_go_by_coming():
@@ -107,48 +129,46 @@ def test_a_queue_whose_head_stays_is_passed_over_and_comes_again():
         entry("next small", pattern=1, start_by=4.0),
     )
     asked = []
-    for one in queue.ordered(0.0):
+    for one in ordered(queue, 0.0):
         asked.append(one)
-        if one.pattern == PATTERNS[1]:
-            queue.remove(one.request.request_id)
+        if one.record.request.model == "model 1":
+            queue.remove(name_of(one))
     assert names(asked) == ["big", "small", "next small"]
-    assert names(queue.ordered(0.0)) == ["big"]
+    assert names(ordered(queue, 0.0)) == ["big"]
 
 
 def test_an_iteration_that_was_left_hides_nothing():
     queue = waiting(entry("a", start_by=1.0), entry("b", pattern=1, start_by=2.0))
-    left = queue.ordered(0.0)
+    left = ordered(queue, 0.0)
     assert names([next(left), next(left)]) == ["a", "b"]
-    assert names(queue.ordered(0.0)) == ["a", "b"]
+    assert names(ordered(queue, 0.0)) == ["a", "b"]
 
 
-def test_critical_ones_go_first_while_they_can_be_saved():
+def test_a_critical_one_goes_before_its_like_while_it_can_be_saved():
     queue = waiting(
         entry("plain", start_by=4.0),
         entry("lost", start_by=1.0, critical=True),
-        entry("critical", start_by=5.0, critical=True),
+        entry("critical", start_by=4.5, critical=True),
     )
-    assert names(queue.ordered(2.0)) == ["critical", "plain", "lost"]
+    assert names(ordered(queue, 2.0)) == ["critical", "plain", "lost"]
 
 
 def test_a_tenant_that_is_ahead_goes_last_however_urgent():
     shares = TenantShares(lambda _: 1.0)
-    queue = UrgencyQueue(shares)
+    queue = HeldQueue(shares)
     queue.push(entry("greedy", start_by=1.0, tenant="a", critical=True))
     queue.push(entry("modest", start_by=9.0, tenant="b"))
-    assert names(queue.ordered(0.0)) == ["greedy", "modest"]
+    assert names(ordered(queue, 0.0)) == ["greedy", "modest"]
     shares.served("a", 1e6)
     queue.served("a")
-    assert names(queue.ordered(0.0)) == ["modest", "greedy"]
+    assert names(ordered(queue, 0.0)) == ["modest", "greedy"]
 
 
-def served_of_keys(queue: UrgencyQueue, shares: TenantShares, rounds: int) -> Counter[str]:
+def served_of_keys(queue: HeldQueue, shares: TenantShares, rounds: int) -> Counter[str]:
     """How much of what there was each tenant got."""
     got: Counter[str] = Counter()
     for _ in range(rounds):
-        found = queue.first()
-        assert found is not None
-        one = found[1].request
+        one = next(ordered(queue, 0.0)).record.request
         queue.remove(one.request_id)
         shares.served(one.tenant, 1000.0)
         queue.served(one.tenant)
@@ -158,7 +178,7 @@ def served_of_keys(queue: UrgencyQueue, shares: TenantShares, rounds: int) -> Co
 
 def test_a_key_that_makes_up_users_gets_no_more_than_another():
     shares = TenantShares(lambda _: 1.0)
-    queue = UrgencyQueue(shares)
+    queue = HeldQueue(shares)
     for number in range(1000):
         queue.push(entry(f"many-{number}", start_by=1.0, tenant=f"many/{number}", critical=True))
         queue.push(entry(f"one-{number}", start_by=9.0, tenant="one/only"))
@@ -169,7 +189,7 @@ def test_a_key_that_makes_up_users_gets_no_more_than_another():
 
 def test_users_of_a_key_share_evenly():
     shares = TenantShares(lambda tenant: 3.0 if tenant.startswith("key") else 1.0)
-    queue = UrgencyQueue(shares)
+    queue = HeldQueue(shares)
     for number in range(300):
         queue.push(entry(f"a-{number}", start_by=1.0, tenant="key/a"))
         queue.push(entry(f"b-{number}", start_by=9.0, tenant="key/b"))
@@ -187,7 +207,7 @@ def test_of_a_full_queue_the_youngest_of_the_longest_line_makes_way():
         entry("other", pattern=1, tenant="a"),
         entry("b", tenant="b"),
     )
-    assert queue.last_of("a") == "young"
+    assert queue.last_of_most().request.request_id == "young"
 
 
 def test_due_takes_out_whose_patience_has_ended():
@@ -239,14 +259,14 @@ class AgainstPlainLists(RuleBasedStateMachine):
     def begin(self):
         self.now, self.count = 0.0, 0
         self.queue = empty()
-        self.plain: dict[str, WaitingRequest] = {}
+        self.plain: dict[str, HeldRequest] = {}
 
     @rule(
         pattern=st.integers(0, 2),
         start_in=TIMES,
         patience=TIMES,
         critical=st.booleans(),
-        output_tokens=st.sampled_from([1.0, 100.0, 1e4]),
+        output_tokens=st.sampled_from([1, 100, 10_000]),
     )
     def push(self, pattern, start_in, patience, critical, output_tokens):
         self.count += 1
@@ -257,10 +277,10 @@ class AgainstPlainLists(RuleBasedStateMachine):
             start_by=self.now + start_in - 5.0,
             expires=self.now + patience,
             critical=critical,
+            output_tokens=output_tokens,
         )
-        one = replace(one, output_tokens=output_tokens)
         self.queue.push(one)
-        self.plain[one.request.request_id] = one
+        self.plain[name_of(one)] = one
 
     @rule(choice=st.integers(0, 10**6))
     def remove(self, choice):
@@ -273,40 +293,53 @@ class AgainstPlainLists(RuleBasedStateMachine):
         due = [one for one in self.plain.values() if one.expires_s <= self.now]
         assert list(self.queue.due(self.now)) == sorted(due, key=lambda one: one.expires_s)
         for one in due:
-            del self.plain[one.request.request_id]
+            del self.plain[name_of(one)]
 
     @rule(fits=st.lists(st.booleans(), max_size=8))
     def pull(self, fits):
         """Some heads find room, the others do not; an iteration may be left."""
         places = iter(fits)
         barred: set[tuple[object, ...]] = set()
-        for one in self.queue.ordered(self.now):
+        for one in ordered(self.queue, self.now):
             assert one == self.expected(barred)
             fit = next(places, None)
             if fit is None:
                 break
             if fit:
-                self.queue.remove(one.request.request_id)
-                del self.plain[one.request.request_id]
+                self.queue.remove(name_of(one))
+                del self.plain[name_of(one)]
             else:
                 barred.add(self.queue_of(one))
         else:
             assert self.expected(barred) is None
 
-    def expected(self, barred) -> WaitingRequest | None:
-        open_ones = [one for one in self.plain.values() if self.queue_of(one) not in barred]
-        return min(open_ones, key=self.rank, default=None)
+    def expected(self, barred) -> HeldRequest | None:
+        """The head that is next: of each open line the first, of these the one that is due first."""
+        lines: dict[tuple[object, ...], list[HeldRequest]] = {}
+        for one in self.plain.values():
+            if self.queue_of(one) not in barred:
+                lines.setdefault(self.queue_of(one), []).append(one)
+        heads = [min(line, key=self.rank) for line in lines.values()]
+        return min(heads, key=self.due, default=None)
 
-    def lost(self, one: WaitingRequest) -> bool:
+    def due(self, one: HeldRequest) -> tuple[object, ...]:
+        """The rank of a head. Its price is the tenant's when that last changed by a step."""
+        price = exp(self.queue.log_price("")) / (CRITICAL_WORTH if one.record.request.critical else 1.0)
+        key_s = one.held_s if self.lost(one) else one.latest_start_s + LENIENCE * price * one.cost
+        return self.lost(one), key_s, self.number(one)
+
+    def number(self, one: HeldRequest) -> int:
+        return int(name_of(one))
+
+    def lost(self, one: HeldRequest) -> bool:
         return one.latest_start_s < self.now
 
-    def queue_of(self, one: WaitingRequest) -> tuple[object, ...]:
-        return one.pattern, one.request.critical, self.lost(one)
+    def queue_of(self, one: HeldRequest) -> tuple[object, ...]:
+        return alike(one.record), self.lost(one)
 
-    def rank(self, one: WaitingRequest) -> tuple[object, ...]:
-        tier = 2 if self.lost(one) else 1 if not one.request.critical else 0
-        name = one.request.request_id
-        return tier, one.enqueued_s if self.lost(one) else self.queue.due_s(name), int(name)
+    def rank(self, one: HeldRequest) -> tuple[object, ...]:
+        """Of a line the one that is due first; between lines the heads' ranks, which the table has."""
+        return self.lost(one), one.held_s if self.lost(one) else one.latest_start_s, self.number(one)
 
     @invariant()
     def agrees(self):
@@ -326,5 +359,5 @@ def test_a_lost_one_never_goes_before_one_that_can_be_saved(times, now):
         for number, (enqueued, slack) in enumerate(times)
     ]
     queue = waiting(*entries)
-    lost = [queue_entry.start_by_s < now for queue_entry in queue.ordered(now)]
+    lost = [queue_entry.start_by_s < now for queue_entry in ordered(queue, now)]
     assert lost == sorted(lost)

@@ -61,8 +61,8 @@ class Refusal:
     request, but there is no prediction to judge by. `role` is the place among the deployment's roles of the
     one without a candidate. `nearest` is the slot that lacks least for the request, `blocked_at` one that
     only the SLOs of those that run there keep closed; −1 for none. `of_next`: there would be one if the next
-    role had room at once. `loads`: the least part of a replica that it would take, for each FleetRow.KIND
-    where that is known.
+    role had room at once. `late_s`: one that is due so much later would have a candidate.
+    `loads`: the least part of a replica that it would take, for each FleetRow.KIND where that is known.
     """
 
     reason: ShedReason
@@ -73,6 +73,7 @@ class Refusal:
     role: int = 0
     nearest: int = -1
     blocked_at: int = -1
+    late_s: float = inf
     of_next: bool = False
 
 
@@ -82,7 +83,7 @@ class SchedulingContext:
     `slots` are the candidates' columns of the fleet's table. `further_s` comes on top of this role's part of
     TTFT, `next_wait_s` of it because the next role has no room yet. Plugins keep arrays of their own in
     `notes` from one step to the next, by name. `partial`: there are more candidates, which are asked where
-    none of these may take the request. `narrow`: there are more, which are not asked now.
+    none of these may take the request.
     """
 
     __slots__ = (
@@ -90,7 +91,6 @@ class SchedulingContext:
         "_forecast",
         "_prior",
         "further_s",
-        "narrow",
         "next_wait_s",
         "notes",
         "now_s",
@@ -104,7 +104,7 @@ class SchedulingContext:
     def __init__(self, state: RoutingState, now_s: float, record: Record, role: Role) -> None:
         self.state, self.now_s, self.record, self.role = state, now_s, record, role
         self.slots: SlotArray = state.fleet.ready(role)
-        self.further_s, self.next_wait_s, self.partial, self.narrow = 0.0, 0.0, False, False
+        self.further_s, self.next_wait_s, self.partial = 0.0, 0.0, False
         self.notes: dict[str, FloatArray] = {}
         self._cached: FloatArray | None = None
         self._prior: FloatArray | None = None
@@ -177,7 +177,7 @@ class SchedulingContext:
         if slots is not None:
             other.slots = slots
         if role is self.role:
-            other.further_s, other.next_wait_s, other.narrow = self.further_s, self.next_wait_s, self.narrow
+            other.further_s, other.next_wait_s = self.further_s, self.next_wait_s
         return other
 
     def narrowed(self, position: int) -> "SchedulingContext":

@@ -14,19 +14,11 @@ from headway.routing.predict.corrections import FIRST_SAFETY
 from headway.routing.predict.forecast import ForecastRow
 from interp.jit import compiled, compiled_in_place
 
-TTFT, TPOT, OTHERS, DELAY = (
-    int(ForecastRow.TTFT_S),
-    int(ForecastRow.TPOT_S),
-    int(ForecastRow.OTHERS_TPOT_S),
-    int(ForecastRow.DELAY_S),
-)
+TTFT, TPOT, OTHERS = int(ForecastRow.TTFT_S), int(ForecastRow.TPOT_S), int(ForecastRow.OTHERS_TPOT_S)
 WORK, GROWTH = int(ForecastRow.WORK_S), int(ForecastRow.GROWTH)
 
 WORK_WEIGHT = 2.0
 """A second of work beside a second of waiting: what a cached prompt saves, those who come later have, too."""
-
-LIKENESS_WEIGHT = 0.3
-"""Part of the score that says how much alike the TPOT SLOs there are: the tightest limits the batch."""
 
 LEAST = 1e-6
 """The score of a valid candidate without any headroom to spare."""
@@ -43,6 +35,15 @@ in full."""
 RESOLUTION = 0.02
 """Differences of headroom below this share of an SLO count less and less."""
 
+SPARE = 0.5
+"""The part of its predicted TTFT that one in the place of a late head has to spare: where there is choice
+none need be just in time."""
+
+LATE_ROOM, QUIET = 0.5, 4.0
+"""What requests whose SLO is lost leave to those that come next and can be saved: half of the room under a
+replica's TPOT SLOs, and its prompts' turn. Where none has come for QUIET times as long as their own prompt
+takes, the next comes while that is computed in one of QUIET cases at most, if arrivals are Poisson."""
+
 CHUNKS = 2.0
 """A replica takes patient requests with no prompt, or at most so many chunks of prompt tokens, outstanding.
 A prompt more would keep it no busier where the router hears of each prompt's end at once, and an urgent
@@ -54,9 +55,8 @@ class SloTerms(NamedTuple):
 
     `left_s` is what is left of the TTFT SLO. Predictions are multiplied by `safety`, and by 1 + `caution` ×
     FleetRow.TTFT_CAUTION or TPOT_CAUTION, the replica's own, the latter as growth allows. `least_harm`: the
-    request's own SLOs are lost and do not count. `patient`: it waits for a replica with a short queue, of
-    prompts or of `chunk_tokens`. `reserve` sequences more must still fit under the TPOT SLOs, where one alone
-    has `first_itl_s`.
+    request's TTFT SLO is lost and does not count. `patient`: it waits for a replica with a short queue, of
+    prompts or of `chunk_tokens`. Beside it `reserve` sequences more must fit under the TPOT SLOs.
     """
 
     ttft_s: float
@@ -68,28 +68,28 @@ class SloTerms(NamedTuple):
     caution: float = 0.0
     least_harm: bool = False
     patient: bool = False
+    now_s: float = 0.0
     reserve: float = 0.0
-    first_itl_s: float = 0.0
 
 
 class JudgedReplica(NamedTuple):
-    """One candidate: its forecast (seconds), the SLOs that bind it, and the requests that are there.
+    """One candidate: its forecast (seconds), the SLO that binds it, and the requests that are `there`.
 
-    `tightest_s` is the tightest TPOT SLO there that can be kept, infinite without one; `slack_s` the least
-    slack of those waiting. `decoding` requests decode there or will, of others' too. `room`: a prompt that
-    comes now is begun at once, or nearly so. Headroom is that of TTFT and TPOT times the `safety` factors.
+    `tightest_s` is the tightest TPOT SLO there that can be kept, infinite without one; `alone_s` the TPOT of
+    the newcomer alone. `room`: a prompt that comes now is begun at once, or nearly so. `quiet`: there has
+    been none for QUIET times as long as the newcomer's takes. Headroom is that of TTFT and TPOT times the
+    `safety` factors.
     """
 
     ttft_s: float
     tpot_s: float
     others_s: float
-    delay_s: float
+    alone_s: float
     rank_s: float
     tightest_s: float
-    slack_s: float
-    decoding: float
-    waiting: float
+    there: float
     room: bool
+    quiet: bool
     ttft_safety: float
     tpot_safety: float
 
@@ -102,12 +102,18 @@ def begins_soon(table: FloatArray, slot: int, chunk_tokens: float) -> bool:
 
 
 @compiled_in_place
+def is_quiet(table: FloatArray, slot: int, now_s: float, work_s: float) -> bool:
+    """True if a prompt of `work_s` that is late delays none that can be saved, as far as can be told."""
+    idle = table[FleetRow.WAITING, slot] + table[FleetRow.OTHER_WORK_S, slot] == 0.0
+    return bool(idle and now_s - table[FleetRow.PROMPT_AT_S, slot] >= QUIET * work_s)
+
+
+@compiled_in_place
 def candidate_at(
     rows: FloatArray, table: FloatArray, place: int, slot: int, terms: SloTerms
 ) -> JudgedReplica:
     """The candidate in a place."""
-    tightest_s, waiting = table[FleetRow.TPOT_SLO_S, slot], table[FleetRow.WAITING, slot]
-    decoding = (
+    there = (
         table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot] + table[FleetRow.OTHER_REQUESTS, slot]
     )
     ttft_safety = terms.safety * (1.0 + terms.caution * table[FleetRow.TTFT_CAUTION, slot])
@@ -118,34 +124,15 @@ def candidate_at(
         rows[TTFT, place],
         rows[TPOT, place],
         rows[OTHERS, place],
-        rows[DELAY, place],
+        rows[OTHERS, place] * (1.0 - rows[GROWTH, place]),
         rows[TTFT, place] * ttft_safety + WORK_WEIGHT * rows[WORK, place],
-        tightest_s,
-        table[FleetRow.TTFT_SLACK_S, slot],
-        decoding,
-        waiting,
+        table[FleetRow.TPOT_SLO_S, slot],
+        there + table[FleetRow.WAITING, slot],
         begins_soon(table, slot, terms.chunk_tokens),
+        is_quiet(table, slot, terms.now_s, rows[WORK, place]),
         ttft_safety,
         terms.safety * (1.0 + caution),
     )
-
-
-@compiled_in_place
-def likeness(own_s: float, tightest_s: float) -> float:
-    """The likeness of two TPOT SLOs, in [0, 1]; 1 where none runs or none is given."""
-    alike = tightest_s == own_s
-    if alike or tightest_s == inf:
-        return 1.0
-    return min(own_s, tightest_s) / max(own_s, tightest_s)
-
-
-@compiled_in_place
-def reserve_s(candidate: JudgedReplica, terms: SloTerms) -> float:
-    """Seconds that `reserve` sequences more would add to TPOT, each as much as those there do on average."""
-    if terms.reserve == 0.0:
-        return 0.0
-    each_s = max(0.0, candidate.others_s - terms.first_itl_s)
-    return float(terms.reserve * each_s / (candidate.decoding + 1.0))
 
 
 @compiled_in_place
@@ -162,40 +149,62 @@ def tpot_headroom_s(candidate: JudgedReplica, terms: SloTerms) -> float:
 
 
 @compiled_in_place
+def harm(candidate: JudgedReplica, terms: SloTerms) -> float:
+    """The share of the TPOT SLOs, its own and those there, by which a request whose TTFT SLO is lost takes
+    more than LATE_ROOM of the room under them."""
+    limit_s = min(terms.tpot_s, candidate.tightest_s)
+    if limit_s == inf or candidate.there == 0.0:
+        return 0.0
+    most_s = candidate.alone_s + LATE_ROOM * max(0.0, limit_s - candidate.alone_s)
+    return float(max(0.0, candidate.others_s * candidate.tpot_safety - most_s) / limit_s)
+
+
+@compiled_in_place
 def missing(candidate: JudgedReplica, terms: SloTerms) -> float:
     """The share of the SLOs that an invalid candidate lacks; 0 for a valid one."""
-    ttft_s, tightest_s = candidate.ttft_s, candidate.tightest_s
-    queued_s = min(0.0, candidate.slack_s - candidate.delay_s)
     if terms.least_harm:
-        over_s = max(0.0, candidate.others_s * candidate.tpot_safety - tightest_s)
-        return float(LEAST + 0.01 * ttft_s + over_s / tightest_s - queued_s)
-    empty = candidate.decoding + candidate.waiting == 0.0
+        return float(LEAST + 0.01 * candidate.ttft_s + harm(candidate, terms))
     lacking = 0.0
-    if empty and ttft_s <= terms.left_s and candidate.tpot_s <= terms.tpot_s:
+    if candidate.there == 0.0 and candidate.ttft_s <= terms.left_s and candidate.tpot_s <= terms.tpot_s:
         return lacking
     if terms.ttft_s < inf:
         lacking -= terms.ttft_weight * min(0.0, ttft_headroom_s(candidate, terms)) / terms.ttft_s
-    limit_s = min(terms.tpot_s, tightest_s)
+    limit_s = min(terms.tpot_s, candidate.tightest_s)
     if limit_s < inf:
-        under_s = tpot_headroom_s(candidate, terms) - reserve_s(candidate, terms)
+        # Each of the reserve adds as much as those there do on average.
+        each_s = max(0.0, candidate.others_s - candidate.alone_s) / (candidate.there + 1.0)
+        under_s = tpot_headroom_s(candidate, terms) - terms.reserve * each_s
         lacking -= (1.0 - terms.ttft_weight) * min(0.0, under_s) / limit_s
-    return float(lacking - queued_s)
+    return float(lacking)
+
+
+@compiled_in_place
+def late_by(candidate: JudgedReplica, terms: SloTerms) -> float:
+    """By how much the request comes too late for a candidate that would else be valid, and SPARE more; 0 if
+    it does not, infinite where more than time is lacking."""
+    if not (candidate.ttft_s < inf and candidate.tpot_s < inf) or not (candidate.room or not terms.patient):
+        return inf
+    late_s = candidate.ttft_s * candidate.ttft_safety - terms.left_s
+    if late_s <= 0.0 or missing(_sooner(candidate, late_s / candidate.ttft_safety), terms) > 0.0:
+        return inf
+    return float(late_s + SPARE * candidate.ttft_s)
 
 
 @compiled
 def nearest_of(
     rows: FloatArray, table: FloatArray, slots: SlotArray, figures: tuple[Any, ...], next_wait_s: float
-) -> tuple[int, int, bool]:
+) -> tuple[int, int, bool, float]:
     """Where none is valid: the slot that lacks least, and the one with the loosest SLO of those that would be
     valid but for the SLOs of those that run there; −1 for none. True if one would be valid were its TTFT
-    `next_wait_s` less. `figures` are `SloTerms`."""
+    `next_wait_s` less. The least `late_by`. `figures` are `SloTerms`."""
     terms, nearest, blocked, of_next = SloTerms(*figures), -1, -1, False
-    least, loosest_s = inf, 0.0
+    least, loosest_s, late_s = inf, 0.0, inf
     for place in range(len(slots)):
         candidate = candidate_at(rows, table, place, slots[place], terms)
         if not (candidate.ttft_s < inf and candidate.tpot_s < inf):
             continue
         lacking = missing(candidate, terms)
+        late_s = min(late_s, late_by(candidate, terms))
         if lacking < least:
             least, nearest = lacking, slots[place]
         own_s = terms.tpot_s - candidate.tpot_s * candidate.tpot_safety
@@ -205,26 +214,13 @@ def nearest_of(
             loosest_s, blocked = candidate.tightest_s, slots[place]
         if next_wait_s > 0.0 and not of_next and (candidate.room or not terms.patient):
             of_next = missing(_sooner(candidate, next_wait_s), terms) == 0.0
-    return nearest, blocked, of_next
+    return nearest, blocked, of_next, late_s
 
 
 @compiled_in_place
 def _sooner(candidate: JudgedReplica, seconds: float) -> JudgedReplica:
     """The candidate with so much less of TTFT."""
-    return JudgedReplica(
-        candidate.ttft_s - seconds,
-        candidate.tpot_s,
-        candidate.others_s,
-        candidate.delay_s,
-        candidate.rank_s,
-        candidate.tightest_s,
-        candidate.slack_s,
-        candidate.decoding,
-        candidate.waiting,
-        candidate.room,
-        candidate.ttft_safety,
-        candidate.tpot_safety,
-    )
+    return JudgedReplica(candidate[0] - seconds, *candidate[1:])
 
 
 class BestHeadroom(NamedTuple):
@@ -243,7 +239,7 @@ class BestHeadroom(NamedTuple):
 
 
 @compiled_in_place
-def best_of(
+def best_headroom(
     rows: FloatArray, table: FloatArray, slots: SlotArray, terms: SloTerms, out: FloatArray
 ) -> BestHeadroom:
     """The first pass: NaN, or minus what is missing, in `out`; and the best among the valid, which have 0."""
@@ -265,8 +261,12 @@ def best_of(
 
 
 @compiled_in_place
-def share_of(candidate: JudgedReplica, terms: SloTerms, best: BestHeadroom) -> float:
-    """The closeness of a valid candidate's headroom to the best, in [0, 1]."""
+def score_of(candidate: JudgedReplica, terms: SloTerms, best: BestHeadroom) -> float:
+    """The closeness of a valid candidate's headroom to the best, in (0, 1]; −LEAST where a patient request
+    rather waits."""
+    sooner = candidate.ttft_s < best.soonest_s and best.soonest_s < inf
+    if terms.patient and not sooner and not candidate.room:
+        return -LEAST
     limit_s, ttft_weight = min(terms.tpot_s, candidate.tightest_s), terms.ttft_weight
     if terms.ttft_s == inf:
         ttft_weight = 0.0
@@ -281,17 +281,6 @@ def share_of(candidate: JudgedReplica, terms: SloTerms, best: BestHeadroom) -> f
         if best.tpot_range_s < inf:
             gap_s /= max(best.tpot_range_s, RESOLUTION * limit_s)
         share -= (1.0 - ttft_weight) * min(gap_s, 1.0)
-    return share
-
-
-@compiled_in_place
-def score_of(candidate: JudgedReplica, terms: SloTerms, best: BestHeadroom) -> float:
-    """The score of a valid candidate, in (0, 1]; −LEAST where a patient request rather waits."""
-    sooner = candidate.ttft_s < best.soonest_s and best.soonest_s < inf
-    if terms.patient and not sooner and not candidate.room:
-        return -LEAST
-    share = share_of(candidate, terms, best)
-    share += LIKENESS_WEIGHT * (likeness(terms.tpot_s, candidate.tightest_s) - share)
     return min(1.0, max(LEAST, share))
 
 
@@ -302,7 +291,7 @@ def judge(rows: FloatArray, table: FloatArray, slots: SlotArray, figures: tuple[
     `figures` are `SloTerms`, as a plain tuple in a third of the time.
     """
     terms, out = SloTerms(*figures), np.empty(len(slots))
-    best = best_of(rows, table, slots, terms, out)
+    best = best_headroom(rows, table, slots, terms, out)
     for place in range(len(slots)):
         if out[place] == 0.0:
             out[place] = score_of(candidate_at(rows, table, place, slots[place], terms), terms, best)

@@ -1,33 +1,49 @@
-"""What a request may demand of a replica, and held requests judged at the replicas that became free.
+"""What waits and what passes: which of the held requests a replica that became free may take.
 
-Two questions are answered by the same judgement, the forecast of `predict` and the headroom of `headroom`:
+The forecast of `predict` and the headroom of `headroom` answer two questions alike:
 
     where may this request go                        one request, all candidates (`slo_scorer`)
-    which of those that wait may this replica take   all heads of lines, few replicas (`judge_heads`)
+    which of those that wait may this replica take   all lines, few replicas (`judge_heads`)
 
-`DEMANDS` has, for each class of requests and each situation, the demands that a replica may meet, in order:
-a request goes where the first of them is met that any replica meets. A request with none that is met waits,
-or is shed.
+A request is in one of three states, and a replica takes it accordingly:
+
+    hopeful    an idle replica would keep its SLO. It goes where every SLO is kept, its own and those of the
+               requests there, with the margin of predictions. Critical requests may no more than others: to
+               place them without the margin cost a third of the goodput of a class that was all critical
+    lost       not even an idle replica would. One that names an SLO is shed. One that is critical, or names
+               none, is served late, behind all that are hopeful: where it has been quiet, no SLO is lost and
+               half of the room stays free for those that come next (`headroom.LATE_ROOM`)
+    overdue    it has waited for `queue.max_wait_s`. A critical one goes to a replica that has taken none like
+               it for long (`placing.OVERDUE_PART`), whatever that costs others; else it is shed as all others
+
+Who is next: the hopeful in the order of `held_lines`, so that as many as possible are kept. A line holds
+requests that cost alike, the first to start at its head. In overload a head has always waited until hardly
+anything of its SLO is left: too late for a replica with a batch, but not for an idle one, of which there is
+none. Were those behind it to wait until it is given up, each would become as late, and replicas would stand
+empty beside a full queue (congestion collapse: of equal requests a tenth was kept at three times the
+capacity). So a head that only comes too late stands for the first behind it that does not, with SPARE: of
+requests that cost alike any that can be saved is as good as another, and none of the lost can be.
+
+Nothing is lost by that where requests differ: lines of unlike requests compete by rank as before, and the
+head itself goes wherever it is still in time.
 
 `judge_heads` knows less than a decision does: in split pools it has of the other role's part of TTFT the
-transfer and the least wait there. A head that it marks in vain costs a decision.
+transfer and the least wait there. A head that it marks in vain costs a decision, which says how much later
+one has to be due (`Refusal.late_s`).
 """
 
-from enum import IntEnum, IntFlag
 from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headway.config import Role
-from headway.engine.surfaces import ItlTable, itl_of
 from headway.routing.decide.context import RoutingState
-from headway.routing.decide.headroom import LEAST, SloTerms, begins_soon, candidate_at, missing
+from headway.routing.decide.headroom import SloTerms, begins_soon, candidate_at, harm, late_by, missing
 from headway.routing.fleet.table import DECODE_ROLE, PREFILL_ROLE, ROLE_CODES, FleetRow, FloatArray, SlotArray
 from headway.routing.predict.forecast import ROWS, ForecastRow, forecast, queue_s
 from headway.routing.predict.learned_curves import UNCACHED, correct_at
-from headway.routing.queue.heads import LOST_TIER, HeadRow, Marks, RequestClass, ahead_of, precedes, waits_for
+from headway.routing.queue.heads import HeadRow, Marks, RequestClass, ahead_of, precedes, waits_for
 from interp.jit import compiled_in_place
 
 HARMLESS_SHARE = 1e-9
@@ -39,82 +55,37 @@ LEAST_WEIGHT, ROUNDING_S = 0.01, 1e-6
 TTFT_S, TPOT_S = int(ForecastRow.TTFT_S), int(ForecastRow.TPOT_S)
 
 
-class Demand(IntFlag):
-    """What is demanded of a replica."""
-
-    WITH_MARGIN = 1
-    """It keeps every SLO, the newcomer's and those of requests there, with the margin of predictions."""
-    AS_PREDICTED = 2
-    """The same by the predictions as they are. The margin is there so that promises are kept to those that
-    could wait or go elsewhere."""
-    HARMLESS = 4
-    """It begins soon, and no other request loses its SLO."""
-    ROOM = 8
-    """It begins soon, whatever it costs others; one such request at a time."""
-    ANYWHERE = 16
-    """Any, the least bad first."""
-
-
-class Situation(IntEnum):
-    """How far a request's SLO can still be kept."""
-
-    HOPEFUL = 0
-    """An idle replica would keep it."""
-    LATE = 1
-    """Likewise; it is critical, and half of the time is over in which one would."""
-    LOST = 2
-    """Not even an idle replica would."""
-    FORCED = 3
-    """It has waited as long as a request may, and waits on."""
-
-
-M, P = int(Demand.WITH_MARGIN), int(Demand.AS_PREDICTED)
-H, R = int(Demand.HARMLESS), int(Demand.ROOM)
-DEMANDS: NDArray[np.int64] = np.array(
-    [
-        # HOPEFUL  LATE       LOST   FORCED
-        [M,        M,         M,     M],           # NAMES_SLO
-        [M,        M | H,     M | H, M | H],       # NAMES_NONE
-        [M | P,    M | P | H, M | H, M | H | R],   # CRITICAL
-        [M,        M | H,     M | H, M | H | R],   # CRITICAL_AMONG_TENANTS
-    ]
-)  # fmt: skip
-"""i8[RequestClass, Situation]. Where there are several tenants the margin stays, since those that could wait
-may be another's: no tenant buys room by calling its requests critical."""
-
-HOPEFUL, LATE, LOST, FORCED = (int(each) for each in Situation)
-CRITICAL, CRITICAL_AMONG = int(RequestClass.CRITICAL), int(RequestClass.CRITICAL_AMONG_TENANTS)
+NAMES_SLO, CRITICAL = int(RequestClass.NAMES_SLO), int(RequestClass.CRITICAL)
 
 
 class HeldTerms(NamedTuple):
     """How held requests are judged at replicas of one role.
 
-    `role` is its place among the deployment's roles, `role_code` the forecast's. `some`: there are more
-    replicas than these. The other role adds `transfer_s` + n `transfer_s_per_token` for a prompt of n tokens.
-    The others are those of `SloTerms` and `forecast.Newcomer`.
+    `role` is its place among the deployment's roles, `role_code` the forecast's. The other role adds
+    `transfer_s` + n `transfer_s_per_token` for a prompt of n tokens.
+    `several` tenants are known. The others are those of `SloTerms` and `forecast.Newcomer`.
     """
 
     now_s: float
     stay_s: float
-    others_stay_s: float
     role: int
     role_code: int
     ttft_weight: float
     caution: float
-    reserve: float
-    some: bool
-    several: bool
     transfer_s: float
     transfer_s_per_token: float
+    reserve: float
+    several: bool
 
 
 def fitting(
     state: RoutingState, heads: FloatArray, slots: SlotArray, terms: HeldTerms, open_lines: Marks
-) -> Marks:
-    """The open lines but for those whose heads wait for another role, or for which none of `slots` meets a
-    demand, bool[lines]. For the first of them by rank one does; those after it are not judged."""
+) -> FloatArray:
+    """How much later than the head one of an open line has to be due so that one of `slots` may take it,
+    seconds, f8[lines]: 0 for the head itself, infinite where none of the line is so, or waits for another
+    role. For the first line by rank it is so; those after it are not judged, and 0."""
     latency, table = state.latency, state.fleet.table
-    found: Marks = np.zeros(heads.shape[1], dtype=np.bool_)
+    found = np.full(heads.shape[1], inf)
     shares = state.shares.table, state.shares.ahead_from
     space = np.empty((ROWS, 1)), np.empty(UNCACHED + 1), np.empty(1), np.empty(len(slots))
     learned = (
@@ -126,9 +97,9 @@ def fitting(
     for kind in {int(kind) for kind in table[FleetRow.KIND].take(slots).tolist()}:
         if kind >= 0:
             figures = (tuple(terms), *latency.engines[kind], learned)
-            marks = open_lines.copy()
-            judge_heads(table, heads, slots, kind, figures, shares, space, marks)
-            found |= marks
+            late = np.where(open_lines, 0.0, inf)
+            judge_heads(table, heads, slots, kind, figures, shares, space, late)
+            found = np.minimum(found, late)
     return found
 
 
@@ -200,10 +171,10 @@ def judge_heads(  # noqa: PLR0917 - plain figures, compiled
     figures: tuple[Any, ...],
     shares: tuple[FloatArray, float],
     space: tuple[FloatArray, FloatArray, FloatArray, FloatArray],
-    marks: Marks,
+    late: FloatArray,
 ) -> None:
-    """Unmark heads in bool[lines] for which no replica in `slots` whose profile is `kind` meets a demand, up
-    to the first by rank for which one does.
+    """Set f8[lines], where it is finite, as `fitting` says, by the replicas in `slots` whose profile is
+    `kind`.
 
     `figures`: `HeldTerms`, the engine's (`forecast.PlainFigures`), and those of `learned_curves.correct_at`.
     `space` is written anew: f8[ROWS, 1], f8[8], f8[1], f8[slots].
@@ -214,9 +185,9 @@ def judge_heads(  # noqa: PLR0917 - plain figures, compiled
         ours = table[FleetRow.KIND, slots[place]] == kind
         soonest[place] = soonest_s(table, slots[place], figures) if ours else inf
     for head in range(heads.shape[1]):
-        if not marks[head]:
+        if late[head] == inf:
             continue
-        marks[head] = False
+        late[head] = inf
         if heads[HeadRow.LIVE, head] == 0.0 or not waits_for(heads, head, terms.role):
             continue
         first = _asked_from(table, heads, head, slots, 0, soonest, terms, chunk_tokens)
@@ -224,19 +195,22 @@ def judge_heads(  # noqa: PLR0917 - plain figures, compiled
             continue
         ahead = ahead_of(heads, head, *shares)
         if best >= 0 and not precedes(heads, head, ahead, best, best_ahead):
-            marks[head] = True
+            late[head] = 0.0
             continue
-        reserve = 0.0 if terms.several and ahead == 0 else terms.reserve
-        demands, asks = demands_of(heads, head, terms), _asks(heads, head, figures, reserve)
+        asks = _asks(heads, head, figures, terms.several and ahead == 0)
+        may_be_late = served_late(heads, head)
         while first < len(slots):
             slot = slots[first]
-            harm = _may_harm(table, slot, demands, terms)
-            if not harm:
-                _forecast_at(table, heads, head, slots[first : first + 1], kind, figures, space)
-            if harm or meets(space[0], table, slot, demands, asks):
-                marks[head], best, best_ahead = True, head, ahead
+            _forecast_at(table, heads, head, slots[first : first + 1], kind, figures, space)
+            if _takes(space[0], table, slot, asks, may_be_late):
+                late[head] = 0.0
                 break
+            late_s = late_by(candidate_at(space[0], table, 0, slot, asks), asks)
+            if late_s <= heads[HeadRow.MORE_S, head]:
+                late[head] = min(late[head], late_s)
             first = _asked_from(table, heads, head, slots, first + 1, soonest, terms, chunk_tokens)
+        if late[head] < inf:
+            best, best_ahead = head, ahead
 
 
 @compiled_in_place
@@ -256,20 +230,12 @@ def _asked_from(  # noqa: PLR0917 - plain figures, compiled
     """
     while place < len(slots):
         slot, asked = slots[place], soonest[place] < inf
-        if asked and heads[HeadRow.TTFT_BY_S, head] < soonest[place]:
-            demands = demands_of(heads, head, terms)
-            asked = demands & H and begins_soon(table, slot, chunk_tokens)
-            asked = asked or _may_harm(table, slot, demands, terms)
+        if asked and heads[HeadRow.TTFT_BY_S, head] + heads[HeadRow.MORE_S, head] < soonest[place]:
+            asked = served_late(heads, head) and begins_soon(table, slot, chunk_tokens)
         if asked and not _keeps_away(table, heads, head, slot, terms, chunk_tokens):
             break
         place += 1
     return place
-
-
-@compiled_in_place
-def _may_harm(table: FloatArray, slot: int, demands: int, terms: HeldTerms) -> bool:
-    """True if a replica takes a head whatever it costs others there."""
-    return bool(demands & R and not terms.some and table[FleetRow.FORCED, slot] == 0.0)
 
 
 @compiled_in_place
@@ -288,7 +254,7 @@ def _forecast_at(  # noqa: PLR0917 - plain figures, compiled
     cached[0] = 0.0
     if heads[HeadRow.HOME, head] == at[0] and terms.role_code != DECODE_ROLE:
         cached[0] = heads[HeadRow.CACHED_TOKENS, head]
-    newcomer = terms.now_s, tokens, output, terms.stay_s, terms.others_stay_s
+    newcomer = terms.now_s, tokens, output, terms.stay_s
     asked = newcomer, figures[1], figures[2], figures[3]
     forecast(terms.role_code, table, at, cached, kind, asked, rows)
     rows[TTFT_S, 0] += tokens * terms.transfer_s_per_token
@@ -296,77 +262,41 @@ def _forecast_at(  # noqa: PLR0917 - plain figures, compiled
 
 
 @compiled_in_place
-def demands_of(heads: FloatArray, head: int, terms: HeldTerms) -> int:
-    """The demands of a head, a `Demand`."""
-    of_class, situation = int(heads[HeadRow.CLASS, head]), HOPEFUL
-    if of_class == CRITICAL and terms.several:
-        of_class = CRITICAL_AMONG
-    if heads[HeadRow.FORCED, head] > 0.0:
-        situation = FORCED
-    elif heads[HeadRow.TIER, head] == LOST_TIER:
-        situation = LOST
-    elif terms.now_s > heads[HeadRow.LATE_FROM_S, head]:
-        situation = LATE
-    return int(DEMANDS[of_class, situation])
+def served_late(heads: FloatArray, head: int) -> bool:
+    """True for a head whose SLO is lost, and that is served all the same."""
+    return bool(heads[HeadRow.LOST, head] and heads[HeadRow.CLASS, head] != NAMES_SLO)
 
 
 @compiled_in_place
-def meets(rows: FloatArray, table: FloatArray, slot: int, demands: int, asks: SloTerms) -> bool:
-    """True if the replica with these `rows` f8[ROWS, 1] meets one of `demands`, all but ROOM."""
+def _takes(rows: FloatArray, table: FloatArray, slot: int, asks: SloTerms, may_be_late: bool) -> bool:
+    """True if the replica with these `rows` f8[ROWS, 1] may take a head."""
     if not (rows[TTFT_S, 0] < inf and rows[TPOT_S, 0] < inf):
         return False
-    if demands & H:
-        terms = _with(asks, asks.caution, True)
-        candidate = candidate_at(rows, table, 0, slot, terms)
-        if candidate.room and missing(candidate, terms) - LEAST - 0.01 * candidate.ttft_s <= HARMLESS_SHARE:
-            return True
-    terms = _with(asks, 0.0 if demands & P else asks.caution, False)
-    return bool(missing(candidate_at(rows, table, 0, slot, terms), terms) <= 0.0)
-
-
-@compiled_in_place
-def _with(asks: SloTerms, caution: float, least_harm: bool) -> SloTerms:
-    """The terms with these two."""
-    return SloTerms(
-        asks.ttft_s,
-        asks.left_s,
-        asks.tpot_s,
-        asks.ttft_weight,
-        asks.chunk_tokens,
-        asks.safety,
-        caution,
-        least_harm,
-        asks.patient,
-        asks.reserve,
-        asks.first_itl_s,
-    )
+    candidate = candidate_at(rows, table, 0, slot, asks)
+    if may_be_late and candidate.quiet and harm(candidate, asks) <= HARMLESS_SHARE:
+        return True
+    return bool(missing(candidate, asks) <= 0.0)
 
 
 @compiled_in_place
 def _keeps_away(  # noqa: PLR0917 - plain figures, compiled
     table: FloatArray, heads: FloatArray, head: int, slot: int, terms: HeldTerms, chunk_tokens: float
 ) -> bool:
-    """True while a head waits for the replica that has most of its prompt, which this one is not, or, if it
-    is not critical, for a shorter queue."""
-    home, critical = heads[HeadRow.HOME, head], heads[HeadRow.CLASS, head] >= CRITICAL
+    """True while a head waits for the replica that has most of its prompt, which this one is not, or for a
+    shorter queue."""
+    home = heads[HeadRow.HOME, head]
     if home >= 0.0 and home != slot and terms.now_s < heads[HeadRow.HOME_UNTIL_S, head]:
         return True
-    comes = critical or terms.role_code == DECODE_ROLE or begins_soon(table, slot, chunk_tokens)
-    return not comes
+    return not (terms.role_code == DECODE_ROLE or begins_soon(table, slot, chunk_tokens))
 
 
 @compiled_in_place
-def _asks(heads: FloatArray, head: int, figures: tuple[Any, ...], reserve: float) -> SloTerms:
-    """The terms of a head; it leaves room for `reserve` sequences if it is not critical. The TTFT SLO itself
-    only scales what is missing."""
-    terms, first_itl_s = HeldTerms(*figures[0]), 0.0
+def _asks(heads: FloatArray, head: int, figures: tuple[Any, ...], in_turn: bool) -> SloTerms:
+    """The terms of a head, whose tenant is in turn or not. The TTFT SLO itself only scales what is
+    missing."""
+    terms = HeldTerms(*figures[0])
     by_s = heads[HeadRow.TTFT_BY_S, head]
     tpot_s = heads[HeadRow.TPOT_SLO_S, head] if terms.role_code != PREFILL_ROLE else inf
-    if heads[HeadRow.CLASS, head] >= CRITICAL:
-        reserve = 0.0
-    if reserve > 0.0:
-        context_tokens = heads[HeadRow.INPUT_TOKENS, head] + 0.5 * heads[HeadRow.OUTPUT_TOKENS, head]
-        first_itl_s = itl_of(ItlTable(*figures[2]), 1.0, context_tokens)
     return SloTerms(
         1.0 if by_s < inf else inf,
         by_s - terms.now_s,
@@ -377,6 +307,6 @@ def _asks(heads: FloatArray, head: int, figures: tuple[Any, ...], reserve: float
         terms.caution,
         False,
         False,
-        reserve,
-        first_itl_s,
+        terms.now_s,
+        0.0 if in_turn or heads[HeadRow.CLASS, head] == CRITICAL else terms.reserve,
     )

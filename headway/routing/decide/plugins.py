@@ -85,11 +85,12 @@ class JudgesHeld(Protocol):
         role: int,
         slots: SlotArray,
         open_lines: Marks,
-    ) -> Marks:
-        """The open lines but for those whose heads `keep` would keep none of `slots` for, or that wait for
-        another role than the one in this place, bool[lines]. Those after the first that stays need no answer.
+    ) -> FloatArray:
+        """How much later than the head one of an open line has to be due so that `keep` would keep one of
+        `slots`, seconds, f8[lines]: 0 for the head, infinite where it is none of the line, or one that waits
+        for another role than the one in this place. Those after the first that is finite need no answer.
 
-        `heads` is the table of held requests (`heads.HeadRow`). A head that stays in vain costs a decision.
+        `heads` is the table of held requests (`heads.HeadRow`). One that is finite in vain costs a decision.
         """
 
 

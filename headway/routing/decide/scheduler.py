@@ -206,22 +206,22 @@ class Scheduler:
 
     def fitting(
         self, now_s: float, heads: FloatArray, profile: str, freed: FreedSlots, open_lines: Marks
-    ) -> Marks:
-        """The open lines of the profile whose heads the freed slots of their role may have room for,
-        bool[lines]: all that wait for such a role, where the profile's plugins do not judge held requests, or
-        predictions have refused for a while without an outcome."""
-        found: Marks = np.zeros_like(open_lines)
+    ) -> FloatArray:
+        """How much later than the head one of an open line of the profile has to be due so that the freed
+        slots of its role may have room for it, seconds, f8[lines]; infinite for none of the line. Heads of
+        all that wait for such a role, where the profile's plugins do not judge held requests, or predictions
+        have refused for a while without an outcome."""
+        found = np.full(len(open_lines), inf)
         doubtful = self._state.latency.evidence.freshness.doubtful
         judges = () if doubtful else self._pipelines[profile].judges
         for role, slots in enumerate(freed.of_roles):
             if not len(slots):
                 continue
-            marks = open_lines
             if not judges:
-                marks = open_lines & ((heads[HeadRow.ROLE] == role) | (heads[HeadRow.ROLE] == ANY_ROLE))
+                waits = open_lines & ((heads[HeadRow.ROLE] == role) | (heads[HeadRow.ROLE] == ANY_ROLE))
+                found = np.where(waits, 0.0, found)
             for each in judges:
-                marks = each.fitting(self._state, now_s, heads, role, slots, marks)
-            found |= marks
+                found = np.minimum(found, each.fitting(self._state, now_s, heads, role, slots, open_lines))
         return found
 
     def rescued(self, now_s: float, record: Record, fault: PluginFault) -> RouteChoice | Refusal:
@@ -255,21 +255,20 @@ class Scheduler:
             self._pipelines[record.profile], first, first if prefill is decode else second, decision
         )
 
-    def guards(self, now_s: float, record: Record, choice: RouteChoice) -> tuple[float, float]:
-        """The slack of its TTFT, and the TPOT SLO that newcomers have to keep.
-
-        An SLO that cannot be kept (TTFT) or that no replica could keep (TPOT) binds no other: infinite.
-        """
-        slo, slack_s, guard_s = record.slo, inf, record.slo.tpot_s
-        if choice.ttft_s < inf:
-            slack_s = slo.ttft_s - (now_s - record.request.arrival_s) - choice.ttft_s
-            if slack_s < -LATE * slo.ttft_s:
-                return inf, inf
-        if choice.tpot_s > guard_s:
+    def guard_s(self, now_s: float, record: Record, choice: RouteChoice) -> float:
+        """The TPOT SLO that newcomers have to keep; infinite where its TTFT SLO is lost, or no replica could
+        keep it."""
+        slo = record.slo
+        if (
+            choice.ttft_s < inf
+            and now_s - record.request.arrival_s + choice.ttft_s > (1.0 + LATE) * slo.ttft_s
+        ):
+            return inf
+        if choice.tpot_s > slo.tpot_s:
             context = SchedulingContext(self._state, now_s, record, self._state.roles[-1])
-            if context.alone_s[1] > guard_s:
-                guard_s = inf
-        return (slack_s if slack_s >= 0.0 else inf), guard_s
+            if context.alone_s[1] > slo.tpot_s:
+                return inf
+        return slo.tpot_s
 
     def _choose(
         self,
@@ -284,7 +283,7 @@ class Scheduler:
         contexts = [SchedulingContext(self._state, now_s, record, role) for role in self._state.roles]
         for place, context in enumerate(contexts):
             if among is not None and (slots := among[place]) is not None:
-                context.narrow, context.slots = len(slots) < len(context.slots), slots
+                context.slots = slots
             if barred is not None:
                 free = np.ones(self._state.fleet.table.shape[1], dtype=np.bool_)
                 free[barred] = False

@@ -5,19 +5,13 @@ TTFT and TPOT are `forecast`'s, times a safety factor that follows the live erro
 
     TTFT headroom   h_t = S_t − w − TTFT
     TPOT headroom   h_p = min(S_p − TPOT, s − TPOT of those running once the newcomer is there)
-    queued          what the newcomer delays them by is within their least slack
-    valid           h_t >= 0, h_p >= 0 and the queued keep theirs; or none is there, and the prediction
-                    itself, without safety, is within the SLOs: what an idle replica cannot keep is lost
+    valid           h_t >= 0 and h_p >= 0; or none is there, and the prediction itself, without safety, is
+                    within the SLOs: what an idle replica cannot keep is lost
     x_t, x_p        how far h_t, h_p lie below the most among the valid, in [0, 1] of their range (or of
                     2 % of the SLO, whichever is more)
-    share           1 − a x_t − (1 − a) x_p, a = `ttft_weight`; an SLO that is not given leaves its weight
-    score           0.7 share + 0.3 likeness, likeness = min(S_p, s) / max(S_p, s)
-    none is valid   what the request may demand instead is in `judge.DEMANDS`; the score is then
-                    1 / (1 + what is missing, relative to the SLOs, same weights), of others where its own are
-                    lost
-
-Room for critical requests (`demand`): where a request that is not critical is to be valid, h_p must also bear
-z √(λ τ) / R sequences more, each of which adds as much as those there do on average, (TPOT' − ITL(1)) / n.
+    score           1 − a x_t − (1 − a) x_p, a = `ttft_weight`; an SLO that is not given leaves its weight
+    none is valid   where it may go all the same is in `judge`; the score is then 1 / (1 + what is missing,
+                    relative to the SLOs, same weights), of others where its own are lost
 
 Candidates without a prediction are dropped where others have one; where none has, the request goes to the
 fallback profile. What follows where no demand is met, and patience, are in docs/routing.md. Parameters left
@@ -36,23 +30,14 @@ from pydantic import Field
 from headway.config import Role
 from headway.config.routing import RoutingSettings
 from headway.routing.decide.context import Refusal, RoutingState, SchedulingContext
-from headway.routing.decide.headroom import CHUNKS, LEAST, SloTerms, judge, nearest_of
-from headway.routing.decide.judge import (
-    DEMANDS,
-    HARMLESS_SHARE,
-    Demand,
-    HeldTerms,
-    Situation,
-    between_s,
-    fitting,
-)
+from headway.routing.decide.headroom import LEAST, SloTerms, is_quiet, judge, nearest_of
+from headway.routing.decide.judge import HARMLESS_SHARE, HeldTerms, between_s, fitting
 from headway.routing.decide.lora_affinity import LoraAffinityScorer
 from headway.routing.decide.overruling import overruled
 from headway.routing.fleet.table import ROLE_CODES, FleetRow, FloatArray, SlotArray
 from headway.routing.predict.corrections import FIRST_SAFETY
 from headway.routing.predict.forecast import ForecastRow
 from headway.routing.queue.heads import Marks, RequestClass
-from headway.routing.queue.held_lines import CRITICAL_PATIENCE
 from headway.routing.types import RouteRequest, ShedReason
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -81,27 +66,25 @@ class SloScorer:
         return replace(self, patient=self.patient and settings.hold, ttft_weight=weight)
 
     def keep(self, context: SchedulingContext) -> NDArray[np.bool_] | None:
-        """The candidates that meet the first of the request's demands that any meets, bool[C]."""
-        _count(context)
+        """The candidates that may take the request, bool[C]; see `judge`."""
         record = context.record
+        if record.request.critical and context.role is not Role.PREFILL and not record.counted:
+            record.counted = True
+            context.state.latency.critical.seen(context.now_s)
         record.refused = False
         context.notes[NOTE] = verdict = self._judged(context)
         valid: NDArray[np.bool_] = verdict > 0.0
         if context.partial or valid.any():
             return valid
-        demands = self._demands(context)
-        if Demand.AS_PREDICTED in demands:
-            context.notes[NOTE] = verdict = self._judged(context, nominal=True)
-            if (valid := verdict > 0.0).any():
-                return valid
         if (place := overruled(context, partial(self._judged, context))) is not None:
             record.refused = True
             context.notes[NOTE] = np.ones(len(verdict))
             probe: NDArray[np.bool_] = np.arange(len(verdict)) == place
             return probe
         usable = np.isfinite(verdict)
-        if usable.any() and demands & (Demand.HARMLESS | Demand.ANYWHERE):
-            return self._least_bad(context, demands, verdict, usable)
+        waits = self.patient and not self._is_lost(context)
+        if usable.any() and not waits and RequestClass.of(record.request) is not RequestClass.NAMES_SLO:
+            return self._least_bad(context, verdict, usable)
         return valid
 
     def fitting(  # noqa: PLR0917 - as its protocol
@@ -112,29 +95,23 @@ class SloScorer:
         role: int,
         slots: SlotArray,
         open_lines: Marks,
-    ) -> Marks:
-        """The open lines but for those for whose heads none of `slots` meets a demand; see `judge`."""
+    ) -> FloatArray:
+        """Whom of each open line one of `slots` may take; see `judge`."""
         if not self.patient:
-            return open_lines.copy()
+            return np.where(open_lines, 0.0, inf)
         latency, of_role = state.latency, state.roles[role]
-        count, (transfer_s, transfer_s_per_token) = (
-            len(state.fleet.ready(of_role)),
-            between_s(state, now_s, role),
-        )
-        stay_s, others_stay_s = latency.stays.both
+        transfer_s, transfer_s_per_token = between_s(state, now_s, role)
         terms = HeldTerms(
             now_s=now_s,
-            stay_s=stay_s,
-            others_stay_s=others_stay_s,
+            stay_s=latency.stay_s,
             role=role,
             role_code=ROLE_CODES[of_role],
             ttft_weight=self.ttft_weight or 0.0,
             caution=latency.evidence.freshness.weight,
-            reserve=0.0 if of_role is Role.PREFILL else latency.critical.room(now_s, stay_s, max(count, 1)),
-            some=len(slots) < count,
-            several=state.shares.several,
             transfer_s=transfer_s,
             transfer_s_per_token=transfer_s_per_token,
+            reserve=_reserve(state, now_s, of_role),
+            several=state.shares.several,
         )
         return fitting(state, heads, slots, terms, open_lines)
 
@@ -153,65 +130,48 @@ class SloScorer:
         if not np.isfinite(context.forecast[ForecastRow.TTFT_S]).any():
             return Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: "no prediction", unjudged=True)
         # One that may miss its SLO has found no room here: for it the next role does not matter.
-        wait_s = context.next_wait_s if self._situation(context) is Situation.HOPEFUL else 0.0
-        nominal = Demand.AS_PREDICTED in self._demands(context)
-        figures = tuple(self._terms(context, nominal=nominal))
+        wait_s = 0.0 if self._is_lost(context) else context.next_wait_s
+        figures = tuple(self._terms(context))
         table = context.state.fleet.table
-        nearest, blocked, of_next = nearest_of(context.forecast, table, context.slots, figures, wait_s)
-        return replace(no_headroom(context), nearest=nearest, blocked_at=blocked, of_next=of_next)
+        found = nearest_of(context.forecast, table, context.slots, figures, wait_s)
+        nearest, blocked, of_next, late_s = found
+        return replace(
+            no_headroom(context), nearest=nearest, blocked_at=blocked, of_next=of_next, late_s=late_s
+        )
 
     def _least_bad(
-        self,
-        context: SchedulingContext,
-        demands: Demand,
-        verdict: FloatArray,
-        usable: NDArray[np.bool_],
+        self, context: SchedulingContext, verdict: FloatArray, usable: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
-        """The candidates of a request that may miss its SLO: those that meet HARMLESS, ROOM or ANYWHERE."""
-        context.record.refused = True
-        if self._situation(context) is not Situation.HOPEFUL:
+        """The candidates of a request that is served although its SLO is lost, or that may not wait."""
+        record = context.record
+        record.refused = True
+        if self._is_lost(context):
             verdict = self._judged(context, least_harm=True)
         context.notes[NOTE] = 1.0 / (1.0 - np.minimum(verdict, 0.0))
-        if Demand.ANYWHERE in demands:
+        if not self.patient:
             return usable
-        room: NDArray[np.bool_] = usable & has_room(context)
-        harm = -verdict - LEAST - 0.01 * context.forecast[ForecastRow.TTFT_S]
-        harmless: NDArray[np.bool_] = room & (harm <= HARMLESS_SHARE)
-        one_at_a_time: NDArray[np.bool_] = context.column(FleetRow.FORCED) == 0.0
-        if Demand.ROOM in demands and not (context.narrow or harmless.any()):
-            return room & one_at_a_time
-        return harmless & one_at_a_time if context.record.yields else harmless
+        harmed = -verdict - LEAST - 0.01 * context.forecast[ForecastRow.TTFT_S]
+        harmless: NDArray[np.bool_] = usable & (harmed <= HARMLESS_SHARE) & quiet(context)
+        if record.overdue and not harmless.any():
+            replicas = map(context.state.fleet.at, context.slots.tolist())
+            return usable & np.array([each.taken >= each.overdue_from for each in replicas], dtype=np.bool_)
+        return harmless
 
-    def _demands(self, context: SchedulingContext) -> Demand:
-        """What the request may demand of a replica now; without patience it goes anywhere before it waits."""
-        of_class = RequestClass.of(context.record.request)
-        if of_class is RequestClass.CRITICAL and context.state.shares.several:
-            of_class = RequestClass.CRITICAL_AMONG_TENANTS
-        demands = Demand(int(DEMANDS[of_class, self._situation(context)]))
-        anywhere = not self.patient and of_class is not RequestClass.NAMES_SLO
-        return demands | Demand.ANYWHERE if anywhere else demands
-
-    def _situation(self, context: SchedulingContext) -> Situation:
-        record, slo = context.record, context.record.slo
-        ttft_s, tpot_s = context.alone_s
-        if record.forced:
-            return Situation.FORCED
-        if ttft_s > slo.ttft_s - context.waited_s or tpot_s > slo.tpot_s:
-            return Situation.LOST
-        # A forecast that says no may be too careful, above all of when KV becomes free.
-        long = CRITICAL_PATIENCE * (slo.ttft_s - ttft_s) < context.waited_s
-        late = self.patient and record.request.critical and long
-        return Situation.LATE if late else Situation.HOPEFUL
+    @staticmethod
+    def _is_lost(context: SchedulingContext) -> bool:
+        """True if not even an idle replica keeps the SLO, or the request may wait no longer."""
+        record, (ttft_s, tpot_s) = context.record, context.alone_s
+        late = ttft_s > record.slo.ttft_s - context.waited_s
+        return record.overdue or late or tpot_s > record.slo.tpot_s
 
     def _judged(
         self,
         context: SchedulingContext,
         *,
         least_harm: bool = False,
-        nominal: bool = False,
         rows: FloatArray | None = None,
     ) -> FloatArray:
-        terms = self._terms(context, least_harm=least_harm, nominal=nominal, supposed=rows is not None)
+        terms = self._terms(context, least_harm=least_harm, supposed=rows is not None)
         rows = context.forecast if rows is None else rows
         return judge(rows, context.state.fleet.table, context.slots, tuple(terms))
 
@@ -220,13 +180,11 @@ class SloScorer:
         context: SchedulingContext,
         *,
         least_harm: bool = False,
-        nominal: bool = False,
         supposed: bool = False,
     ) -> SloTerms:
         record = context.record
-        reserve, first_itl_s = _reserve(context)
         # What was learnt of replicas was learnt of other predictions than those that are supposed.
-        caution = 0.0 if nominal or supposed else context.state.latency.evidence.freshness.weight
+        caution = 0.0 if supposed else context.state.latency.evidence.freshness.weight
         return SloTerms(
             ttft_s=record.slo.ttft_s,
             left_s=record.slo.ttft_s - context.waited_s,
@@ -236,46 +194,36 @@ class SloScorer:
             safety=FIRST_SAFETY if supposed else 1.0,
             caution=caution,
             least_harm=least_harm,
-            patient=self.patient and not record.request.critical and context.role is not Role.DECODE,
-            reserve=reserve,
-            first_itl_s=first_itl_s,
+            patient=self.patient and context.role is not Role.DECODE,
+            now_s=context.now_s,
+            # The critical requests may all be those of a tenant that has had more than its share.
+            reserve=0.0
+            if record.request.critical or _in_turn(context)
+            else _reserve(context.state, context.now_s, context.role),
         )
 
 
-def has_room(context: SchedulingContext) -> NDArray[np.bool_]:
-    """Candidates that begin a prompt at once, or nearly so, bool[C]; all of those that only decode."""
-    if context.role is Role.DECODE:
-        return np.ones(len(context.slots), dtype=np.bool_)
-    few = context.column(FleetRow.PREFILL_TOKENS) <= CHUNKS * context.state.rules.chunk_tokens
-    room: NDArray[np.bool_] = few | (context.column(FleetRow.WAITING) == 0.0)
-    return room
+def _in_turn(context: SchedulingContext) -> bool:
+    """True if its tenant is one of several, and none of those that others go before."""
+    shares, tenant = context.state.shares, context.record.request.tenant
+    return shares.others(tenant) and not shares.ahead(tenant)
 
 
-def _count(context: SchedulingContext) -> None:
-    """Count the demand, once for each request."""
-    record, latency, now_s = context.record, context.state.latency, context.now_s
-    if context.role is Role.PREFILL or record.counted:
-        return
-    record.counted = True
-    if record.request.critical:
-        latency.critical.seen(now_s)
+def _reserve(state: RoutingState, now_s: float, role: Role) -> float:
+    """The sequences that are to find room beside one that is not critical; prefill replicas have no batch."""
+    replicas = len(state.fleet.ready(role))
+    if role is Role.PREFILL or not replicas:
+        return 0.0
+    return state.latency.critical.room(now_s, state.latency.stay_s, replicas)
 
 
-def _reserve(context: SchedulingContext) -> tuple[float, float]:
-    """The sequences that are to find room after this request, and the ITL of one alone."""
-    record, latency = context.record, context.state.latency
-    if record.request.critical or context.role is Role.PREFILL:
-        return 0.0, 0.0
-    if context.state.shares.in_turn(record.request.tenant):
-        # The critical requests may all be those of one that has had more than its share.
-        return 0.0, 0.0
-    replicas = len(context.state.fleet.ready(context.role))
-    reserve = latency.critical.room(context.now_s, latency.stay_s, replicas)
-    if reserve == 0.0:
-        return 0.0, 0.0
-    # The profile of the first candidate stands for the fleet.
-    kind = int(context.state.fleet.table[FleetRow.KIND, context.slots[0]])
-    return reserve, latency.shared_tpot_s(kind, 1.0, record.mean_tokens, 0.0)
+def quiet(context: SchedulingContext) -> NDArray[np.bool_]:
+    """Candidates that compute a prompt at once, and have had none to be saved for long, bool[C]."""
+    table, work_s = context.state.fleet.table, context.forecast[ForecastRow.WORK_S]
+    places = zip(context.slots.tolist(), work_s.tolist(), strict=True)
+    return np.array(
+        [is_quiet(table, slot, context.now_s, seconds) for slot, seconds in places], dtype=np.bool_
+    )
 
 
 def no_headroom(context: SchedulingContext) -> Refusal:

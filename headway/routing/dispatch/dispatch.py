@@ -17,16 +17,18 @@ import numpy as np
 
 from headway.config import Role
 from headway.config.routing import RoutingSettings
-from headway.routing.decide.context import Refusal, RoutingState
+from headway.routing.decide.context import Refusal, RoutingState, SchedulingContext
 from headway.routing.decide.offload import after_deadline
 from headway.routing.decide.scheduler import Among, FreedSlots, RouteChoice, Scheduler
-from headway.routing.dispatch.claims import GuardBalance, KeptRoom, Tightness
-from headway.routing.dispatch.held_queue import Fate, HeldQueue, fate_of
+from headway.routing.dispatch.claims import KeptRoom, turned_away
+from headway.routing.dispatch.patience import held_request, home_of, sheds, without_room
 from headway.routing.dispatch.placing import Counters, Placing
-from headway.routing.fleet.records import NO_CHARGE, Charge, LazyHeap, Record, Replica, RequestPhase
+from headway.routing.fleet.records import LazyHeap, Record, Replica, RequestPhase
+from headway.routing.fleet.table import FloatArray
 from headway.routing.offload import OffloadDecision
 from headway.routing.queue.fair_shares import cost_of
 from headway.routing.queue.heads import ANY_ROLE, HeadRow, Marks
+from headway.routing.queue.held_lines import HeldQueue, HeldRequest
 from headway.routing.types import (
     NOTHING,
     Placement,
@@ -48,42 +50,28 @@ LOOK_AGAIN_S, LOOK_AGAIN_TRIES = 0.5, 8
 
 
 class FreedReplicas:
-    """The replicas that may have room since held requests were last tried."""
+    """The replicas that may have room since held requests were last tried, which all were at `looked_s`."""
 
     def __init__(self) -> None:
         self._replicas: set[Replica] = set()
-        self._looked_s = -inf
-
-    @property
-    def next_look_s(self) -> float:
-        """When all are looked at again."""
-        return self._looked_s + LOOK_AGAIN_S
+        self.looked_s = -inf
 
     def add(self, *replicas: Replica | None) -> None:
         """These may have room."""
         self._replicas.update(each for each in replicas if each is not None)
 
-    def looked(self, now_s: float) -> None:
-        """All that wait have just asked all."""
-        self._looked_s = now_s
-
     def look_again(self) -> None:
         """Any may have room."""
-        self._looked_s = -inf
+        self.looked_s = -inf
 
     def take(self, now_s: float, roles: Sequence[Role]) -> FreedSlots:
         """Their slots; they are forgotten then."""
         freed, self._replicas = self._replicas, set()
-        if now_s >= self._looked_s + LOOK_AGAIN_S:
-            self._looked_s = now_s
+        if now_s >= self.looked_s + LOOK_AGAIN_S:
+            self.looked_s = now_s
             return FreedSlots(everywhere=True)
-        of_roles: dict[Role, list[int]] = {role: [] for role in roles}
-        for each in freed:
-            if each.ready and each.alive and each.role in of_roles:
-                of_roles[each.role].append(each.slot)
-        return FreedSlots(
-            of_roles=tuple(np.array(sorted(slots), dtype=np.int64) for slots in of_roles.values())
-        )
+        slots = {role: sorted(it.slot for it in freed if it.ready and it.role is role) for role in roles}
+        return FreedSlots(of_roles=tuple(np.array(each, dtype=np.int64) for each in slots.values()))
 
 
 class Dispatcher:
@@ -100,9 +88,9 @@ class Dispatcher:
         self._settings, self._state, self._scheduler = settings, state, scheduler
         self._counters, self._records = counters, records
         self._shares = state.shares
-        self._queue, self._deadlines = HeldQueue(settings.queue, self._shares), LazyHeap[Record]()
+        self._queue, self._deadlines = HeldQueue(self._shares), LazyHeap[Record]()
         self.freed = FreedReplicas()
-        self._tightness, self._kept, self._guards = Tightness(), KeptRoom(self._shares), GuardBalance()
+        self._kept = KeptRoom(self._shares)
         self.placing = Placing(state, scheduler, counters, self._deadlines)
         self._placements: list[Placement] = []
         self._sheds: list[Shed] = []
@@ -118,32 +106,32 @@ class Dispatcher:
     @property
     def next_due_s(self) -> float:
         """The time when `expire` is due next; infinite if never."""
-        first = self._deadlines.first()
-        # Where nothing runs no event will come, and time alone makes room.
-        stuck = len(self._records) == self.held > 0 and self._state.fleet.has(self._state.roles)
-        again_s = self.freed.next_look_s if stuck else inf
-        if self._queue.unstaffed and self._state.fleet.has(self._state.roles):
+        staffed = self._state.fleet.has(self._state.roles)
+        if self._queue.unstaffed and staffed:
             return 0.0
-        return min(self._queue.next_due_s, again_s, inf if first is None else first[0])
+        # Where nothing runs no event will come, and time alone makes room.
+        stuck = len(self._records) == self.held > 0 and staffed
+        again_s = self.freed.looked_s + LOOK_AGAIN_S if stuck else inf
+        return min(self._queue.next_due_s, again_s, self._deadlines.least)
 
     def settle(self, now_s: float, record: Record) -> None:
         """Place, hold or shed a request that is nowhere."""
         answer: Placement | Refusal | None = None
         doubtful = self._state.latency.evidence.freshness.doubtful
         if self._queue and not doubtful and self._state.fleet.has(self._state.roles):
-            answer = self._queue.refused_alike(now_s, record, self._state)
+            answer = self._refused_alike(now_s, record)
         # Where others wait, few of those that come find room.
         answer = answer or self._try(now_s, record, likely=not self._queue)
         if isinstance(answer, Placement):
             return
         if answer is not None and self._is_shed(now_s, record, answer):
             return
-        if self._queue.full and not self._made_room(record):
+        if self.held >= self._settings.queue.max_requests and not self._made_room(record):
             self._shed(record, ShedReason.QUEUE_FULL, f"{self.held} requests wait")
         else:
             if not self._queue:
-                self.freed.looked(now_s)
-            self._queue.add(now_s, record, answer, self._state)
+                self.freed.looked_s = now_s
+            self._hold(now_s, record, answer, now_s)
 
     def drain(self, now_s: float) -> RoutingOutcome:
         """Shed those held whose time is over, and place those that can be, the most urgent first."""
@@ -151,38 +139,41 @@ class Dispatcher:
         if not self._queue or self.gathering:
             return self.outcome()
         if self._queue.unstaffed and self._state.fleet.has(self._state.roles):
-            for request_id, record in list(islice(self._queue.unstaffed.items(), STAFFED_AT_ONCE)):
-                with _turn_of(request_id):
-                    self._queue.staffed(now_s, record, self._state)
+            for held in list(islice(self._queue.unstaffed.values(), STAFFED_AT_ONCE)):
+                with _turn_of(held.record):
+                    self._staffed(now_s, held)
             self.freed.look_again()
-        full = False
-        for request_id, reason, detail in self._queue.due(now_s):
-            record = self._records[request_id]
-            if record.request.critical and self._state.fleet.has(self._state.roles):
-                full = not self._forced(now_s, record, full=full)
-            else:
-                self._shed(record, reason, detail)
+        full = not self._state.fleet.has(self._state.roles)
+        for held in self._queue.due(now_s):
+            record = held.record
+            if record.request.critical and not full:
+                record.overdue = True
+                with _turn_of(record):
+                    # Thousands may be due at once: where one has found no place the others are not asked.
+                    full = not isinstance(self._try(now_s, record), Placement)
+            if record.phase is RequestPhase.QUEUED:
+                waited = f"waited {now_s - held.held_s:.3f} s"
+                self._shed(record, held.reason, f"{waited}; {held.explain()}" if held.explain else waited)
         if self._queue and self._state.fleet.has(self._state.roles):
             self._hand_out(now_s)
         return self.outcome()
 
     def expire(self, now_s: float) -> RoutingOutcome:
         """The same, after D was given what P has not done in time."""
-        while (first := self._deadlines.first()) is not None and first[0] <= now_s:
-            record = self._deadlines.item(first[1])
-            self._deadlines.discard(first[1])
+        while self._deadlines.least <= now_s:
+            record = self._deadlines.pop()
             decode = record.decode
             if decode is not None and decode.alive and record.offload is not None:
-                with _turn_of(record.request.request_id):
+                with _turn_of(record):
                     self.colocate(now_s, record, decode, after_deadline(record.offload))
         return self.drain(now_s)
 
     def colocate(self, now_s: float, record: Record, decode: Replica, decision: OffloadDecision) -> None:
         """Give an offloaded prompt to D after all."""
-        self.take_back(record)
+        self.take_back(now_s, record)
         self._place(now_s, record, self._scheduler.chosen(now_s, record, decode, decode, decision))
 
-    def leave(self, record: Record) -> None:
+    def leave(self, now_s: float, record: Record) -> None:
         """Take a request from wherever it is."""
         if record.phase is RequestPhase.QUEUED:
             self._queue.remove(record.request.request_id)
@@ -190,29 +181,19 @@ class Dispatcher:
             # A prompt that is computed has freed its own replica already.
             computed = record.phase is RequestPhase.DECODE
             self.freed.add(None if computed else record.prefill, record.decode)
-            self.placing.released(record)
+            self.placing.released(now_s, record)
 
-    def take_back(self, record: Record) -> None:
+    def take_back(self, now_s: float, record: Record) -> None:
         """Its attempt has come to nothing, for which its tenant is not charged."""
         if record.phase is not RequestPhase.QUEUED:
-            self._returned(record, record.charge.cost)
-            record.charge = NO_CHARGE
-        self.leave(record)
-
-    def gone(self, replica: Replica) -> None:
-        """The replica is there no more."""
-        self._guards.forget(replica)
-
-    def kept(self, record: Record) -> None:
-        """It is about to end, within its SLO."""
-        if record.guard_s < inf:
-            self._guards.kept(record.decode, record)
+            self._returned(record, record.charged)
+            record.charged, record.charged_output = 0.0, 0
+        self.leave(now_s, record)
 
     def ended(self, record: Record, output_tokens: int) -> None:
         """It has ended with so many output tokens; its tenant was charged for what was expected."""
         if record.placement is not None:
-            charge = record.charge
-            self._returned(record, charge.times * cost_of(0.0, charge.output_tokens - output_tokens))
+            self._returned(record, cost_of(0.0, record.charged_output - output_tokens))
 
     def _returned(self, record: Record, cost: float) -> None:
         """Its tenant was charged that much too much, by which its held requests rank."""
@@ -228,51 +209,67 @@ class Dispatcher:
         self._sheds.clear()
         return outcome
 
+    def _context(self, now_s: float, record: Record) -> SchedulingContext:
+        return SchedulingContext(self._state, now_s, record, self._state.roles[-1])
+
+    def _hold(self, now_s: float, record: Record, refusal: Refusal | None, held_s: float) -> None:
+        context = self._context(now_s, record)
+        self._queue.push(held_request(context, refusal, held_s, self._settings.queue.max_wait_s))
+
+    def _refused_alike(self, now_s: float, record: Record) -> Refusal | None:
+        """A refusal for a newcomer that has to wait behind others, None if it may be tried.
+
+        Those before it in its line found no room; or its tenant is ahead of others that wait.
+        """
+        context = self._context(now_s, record)
+        record.home = home_of(context)
+        if not (self._shares.ahead(record.request.tenant) or self._queue.waits_alike(record)):
+            return None
+        return without_room(context, "others like it wait")
+
+    def _staffed(self, now_s: float, held: HeldRequest) -> None:
+        """Judge one of `unstaffed`: all roles have replicas now. Its patience counts from when it came."""
+        del self._queue.unstaffed[held.record.request.request_id]
+        refusal = without_room(self._context(now_s, held.record), "no replica was ready when it came")
+        self._queue.remove(held.record.request.request_id)
+        self._hold(now_s, held.record, refusal, held.held_s)
+
     def _hand_out(self, now_s: float) -> None:
         """Place held requests at replicas that may have room for them, in the order of the queue."""
         self._queue.give_up(now_s)
         freed = self._scheduler.open_slots(now_s, self.freed.take(now_s, self._state.roles))
         lines: Marks = self._queue.heads[HeadRow.LIVE] > 0.0
+        late = np.zeros(len(lines))
         judged, tries = False, LOOK_AGAIN_TRIES if freed is not None and freed.everywhere else MOST_TRIES
         while freed is not None and tries:
             if not judged:
                 # A head that does not fit now does not fit once another is placed.
-                lines, judged = self._fitting(now_s, freed, lines), True
-            if (found := self._queue.first(lines)) is None:
+                late = self._fitting(now_s, freed, lines)
+                lines, judged = late < inf, True
+            if (column := self._queue.first(lines)) is None:
                 break
-            column, request_id = found
-            record = self._records[request_id]
+            if (held := self._queue.later(column, float(late[column]))) is None:
+                lines[column] = judged = False
+                continue
+            record = held.record
             try:
-                with _turn_of(request_id):
+                with _turn_of(record):
                     answer = self._try(now_s, record, self._among(column, freed))
             except BaseException:
                 self.freed.look_again()
                 raise
             if isinstance(answer, Placement):
-                self._queue.remove(request_id)
+                self._queue.remove(record.request.request_id)
                 freed, judged = self._scheduler.open_slots(now_s, freed), False
             elif answer is None:
                 break
             elif self._is_shed(now_s, record, answer):
                 judged = False
             else:
-                self._queue.refused(column, answer)
-                lines[column] = judged = False
+                self._queue.heads[HeadRow.ROLE, column] = answer.role
+                # Once: those behind it that are due later may still be in time.
+                late[column] = answer.late_s if late[column] == 0.0 else inf
                 tries -= 1
-        if freed is not None and freed.everywhere:
-            self._look_for_forced(now_s)
-
-    def _look_for_forced(self, now_s: float) -> None:
-        """Let those that have waited as long as they may ask all replicas, after whom none is left to try.
-
-        At freed replicas they find room only where they harm nobody, and the more urgent come first.
-        """
-        heads = self._queue.heads
-        while (found := self._queue.first((heads[HeadRow.LIVE] * heads[HeadRow.FORCED]) > 0.0)) is not None:
-            with _turn_of(found[1]):
-                if not isinstance(self._try(now_s, self._records[found[1]]), Placement):
-                    return
-                self._queue.remove(found[1])
 
     def _among(self, column: int, freed: FreedSlots) -> Among | None:
         """The candidates for a head: freed ones of the role that had no room for it, all of the other."""
@@ -283,57 +280,33 @@ class Dispatcher:
             role = next(place for place, slots in enumerate(freed.of_roles) if len(slots))
         return [slots if place == role and len(slots) else None for place, slots in enumerate(freed.of_roles)]
 
-    def _fitting(self, now_s: float, freed: FreedSlots, open_lines: Marks) -> Marks:
-        """The open lines whose heads are worth asking about, bool[lines]."""
+    def _fitting(self, now_s: float, freed: FreedSlots, open_lines: Marks) -> FloatArray:
+        """How much later than the head one of an open line has to be due to be worth asking about, seconds,
+        f8[lines]; infinite for none."""
         if freed.everywhere:
-            return open_lines.copy()
+            return np.where(open_lines, 0.0, inf)
         heads, profiles = self._queue.heads, self._queue.profiles
-        fitting: Marks = np.zeros_like(open_lines)
+        late = np.full(len(open_lines), inf)
         for profile, number in profiles.items():
             of_profile = open_lines & (heads[HeadRow.PROFILE] == number) if len(profiles) > 1 else open_lines
-            fitting |= self._scheduler.fitting(now_s, heads, profile, freed, of_profile)
-        return fitting
+            late = np.minimum(late, self._scheduler.fitting(now_s, heads, profile, freed, of_profile))
+        return late
 
     def _is_shed(self, now_s: float, record: Record, refusal: Refusal) -> bool:
         """True if a refused request is shed at once, for which this does it."""
-        if fate_of(now_s, record, refusal, hold=self._settings.slo.hold) is not Fate.SHED:
+        if not sheds(now_s, record, refusal, hold=self._settings.slo.hold):
             return False
         self._queue.remove(record.request.request_id)
         self._shed(record, refusal.reason, refusal.explain(), refusal.retry_after_s)
         return True
 
-    def _forced(self, now_s: float, record: Record, *, full: bool) -> bool:
-        """A critical request has waited as long as it may: it is placed (True), or waits for a place.
-
-        Where one like it has just found none it is not asked: thousands may be due at once.
-        """
-        record.forced = True
-        with _turn_of(record.request.request_id):
-            # It waits already while it is tried: an error then leaves it where it is.
-            self._queue.hold_on(now_s, record, self._state)
-            if full or not isinstance(self._try(now_s, record), Placement):
-                return False
-            self._queue.remove(record.request.request_id)
-        return True
-
-    def _turned_away(self, replica: Replica, record: Record) -> None:
-        """A request is shed that only the SLOs of those at this replica kept out."""
-        spent = self._guards.turned_away(replica, record)
-        for each in spent:
-            self.placing.binds_no_more(each)
-        if spent:
-            self.freed.add(replica)
-
     def _made_room(self, record: Record) -> bool:
-        """In a full queue, shed one of the tenant that holds most for its weight, if that is another's.
-
-        Where all of those are critical, which are never shed, the queue is fuller than it should be by one.
-        """
-        victim = self._records[self._queue.last_of_most()]
-        if victim.request.tenant == record.request.tenant:
-            return record.request.critical
-        if victim.request.critical:
-            return True
+        """In a full queue, shed one of the tenant that holds most for its weight, if that is another's or
+        gives way to a critical one."""
+        victim = self._queue.last_of_most()
+        gives_way = record.request.critical and not victim.request.critical
+        if victim.request.tenant == record.request.tenant and not gives_way:
+            return False
         self._queue.remove(victim.request.request_id)
         self._shed(victim, ShedReason.QUEUE_FULL, f"{self.held} requests wait, most of them this tenant's")
         return True
@@ -344,7 +317,6 @@ class Dispatcher:
         """Place a request; or why not, None where a role has no ready replica."""
         if not self._state.fleet.has(self._state.roles):
             return None
-        record.yields = record.forced and self._queue.some_can_be_saved
         try:
             barred = self._kept.barred(record.request.tenant)
             choice = self._scheduler.choose(now_s, record, among, barred, likely=likely)
@@ -364,9 +336,8 @@ class Dispatcher:
 
     def _place(self, now_s: float, record: Record, choice: RouteChoice) -> Placement:
         tenant, uncached = record.request.tenant, record.request.input_tokens - choice.cached_tokens
-        times = self._tightness.of(now_s, record, self._state) if self._shares.several else 1.0
-        cost = times * cost_of(uncached, record.expected_output)
-        record.charge = Charge(cost, record.expected_output, times)
+        cost = cost_of(uncached, record.expected_output)
+        record.charged, record.charged_output = cost, record.expected_output
         self._shares.served(tenant, cost)
         self._queue.served(tenant)
         placement = self.placing.place(now_s, record, choice)
@@ -377,18 +348,20 @@ class Dispatcher:
         request_id = record.request.request_id
         del self._records[request_id]
         if record.blocked_by is not None and reason is ShedReason.NO_HEADROOM:
-            self._turned_away(record.blocked_by, record)
+            for spent in turned_away(record.blocked_by, record):
+                self.placing.binds_no_more(spent)
+                self.freed.add(record.blocked_by)
         shed = Shed(request_id=request_id, reason=reason, detail=detail, retry_after_s=retry_after_s)
-        self._counters.shed(shed)
+        self._counters.count("sheds", reason)
         self._sheds.append(shed)
 
 
 @contextmanager
-def _turn_of(request_id: str) -> Iterator[None]:
+def _turn_of(record: Record) -> Iterator[None]:
     """An error that is raised here belongs to this request; a PluginFault, which says more, stays one."""
     try:
         yield
     except PluginFault:
         raise
     except Exception as error:
-        raise RequestFault(request_id) from error
+        raise RequestFault(record.request.request_id) from error

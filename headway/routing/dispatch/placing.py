@@ -23,22 +23,27 @@ from math import inf
 from headway.config import Role
 from headway.routing.decide.context import RoutingState
 from headway.routing.decide.scheduler import RouteChoice, Scheduler
-from headway.routing.fleet.fleet import least_key
 from headway.routing.fleet.records import LazyHeap, Record, Replica, RequestPhase
 from headway.routing.fleet.table import (
     DUTY_MEMORY,
+    ENDED,
+    PLACED,
+    PREFILLED,
+    WITHDRAWN,
     Entry,
     FleetRow,
-    enter,
-    leave,
-    move,
-    withdraw,
+    Step,
+    change,
 )
 from headway.routing.offload import OffloadReason
-from headway.routing.types import Figures, Labels, Placement, Running, Shed
+from headway.routing.types import Figures, Labels, Placement, Running
 
 KV_TOKENS, COMING_TOKENS = int(FleetRow.KV_TOKENS), int(FleetRow.COMING_TOKENS)
 RESERVED_TOKENS, OUTPUT_TOKENS = int(FleetRow.RESERVED_TOKENS), int(FleetRow.OUTPUT_TOKENS)
+
+OVERDUE_PART = 10
+"""One that is overdue may cost all that are at its replica, so that takes one for so many times as many
+others."""
 
 NAMES = ("placements", "sheds", "fallbacks", "unknown_events", "ended", "prompt_tokens")
 
@@ -57,22 +62,9 @@ class Counters:
     def __init__(self) -> None:
         self._counts: dict[str, Counter[Labels]] = {name: Counter() for name in NAMES}
 
-    def placed(self, placement: Placement) -> None:
-        """Count a placement."""
-        labels = (placement.profile, placement.route_class or "", placement.reason)
-        self._counts["placements"][labels] += 1
-
-    def shed(self, shed: Shed) -> None:
-        """Count a request turned away."""
-        self.count("sheds", shed.reason)
-
-    def count(self, name: str, *labels: str) -> None:
-        """Count one of the others."""
-        self._counts[name][labels] += 1
-
-    def add(self, name: str, label: str, amount: int) -> None:
-        """Count several."""
-        self._counts[name][label,] += amount
+    def count(self, name: str, *labels: str, amount: int = 1) -> None:
+        """So many more of one of them."""
+        self._counts[name][labels] += amount
 
     def snapshot(self) -> Mapping[str, Figures]:
         """All counters as they are now."""
@@ -115,7 +107,7 @@ class Placing:
         record.placement = placement
         if deadline_s < inf:
             self._deadlines.push(deadline_s, record.number, record)
-        self._counters.placed(placement)
+        self._counters.count("placements", profile, placement.route_class or "", placement.reason)
         return placement
 
     def enter(self, now_s: float, record: Record, choice: RouteChoice) -> None:
@@ -123,15 +115,29 @@ class Placing:
         request = record.request
         record.prefill, record.decode, record.offload = choice.prefill, choice.decode, choice.offload
         record.cached_tokens, record.prefilled_s, record.handover = choice.cached_tokens, -1.0, None
-        record.entry = entry_of(record, choice.busy_s, choice.work_s, choice.prefill_load, choice.load)
+        record.entry = _entry_of(record, choice)
         record.ttft_s, record.tpot_s, record.tracked = choice.ttft_s, choice.tpot_s, choice.tracked
-        record.ttft_slack_s, record.guard_s = self._scheduler.guards(now_s, record, choice)
-        self._enter_loads(now_s, record, choice.prefill, choice.decode)
-        if record.forced:
-            self._fleet.table[FleetRow.FORCED, choice.decode.slot] += 1.0
-        if choice.prefill.alive:
-            self._state.prefixes.insert(choice.prefill.slot, request.blocks)
-        self._state.sessions.placed(request.session, choice.prefill, choice.decode)
+        record.guard_s = self._scheduler.guard_s(now_s, record, choice)
+        prefill, decode = choice.prefill, choice.decode
+        idle = self._fleet.is_idle(decode) and (decode is prefill or self._fleet.is_idle(prefill))
+        record.found_idle = decode.entered if idle else -1
+        decode.entered += 1
+        self._step(record, PLACED, now_s)
+        prefill.prompts_placed += 1
+        self._state.reports.prompt_placed(record.entry.uncached)
+        if prefill.alive:
+            prefill.waiting[record.number] = record
+            if not record.refused:
+                self._fleet.table[FleetRow.PROMPT_AT_S, prefill.slot] = now_s
+            self._state.prefixes.insert(prefill.slot, request.blocks)
+        if decode.alive:
+            decode.running.push(record.guard_s, record.number, record)
+            self._bind(decode)
+        if record.overdue:
+            for each in {prefill, decode}:
+                each.overdue_from = each.taken + OVERDUE_PART * (len(each.running) + len(each.waiting))
+        record.phase, record.placed_s = RequestPhase.PREFILL, now_s
+        self._state.sessions.placed(request.session, prefill, decode)
         self._state.adapters.placed(now_s, request.adapter, _slots(record), float(record.need_tokens))
 
     def resume(self, now_s: float, record: Record, choice: RouteChoice, running: Running) -> None:
@@ -153,14 +159,10 @@ class Placing:
         """Its prompt is computed: the prefill replica's estimate starts anew from what is left."""
         self._deadlines.discard(record.number)
         self._remember(record)
-        prefill, decode = _replicas(record)
+        prefill, _ = _replicas(record)
         if prefill.alive:
             self._state.prefixes.computed(prefill.slot, record.request.blocks)
-        prefill.waiting.discard(record.number)
-        slack_s = least_key(prefill.waiting)
-        prefill.prompts_left += 1
-        prefill.requests_left += prefill is not decode
-        move(self._fleet.table, _slot(prefill), _slot(decode), tuple(record.entry), now_s, slack_s)
+        self._step(record, PREFILLED, now_s)
         record.phase = RequestPhase.DECODE
 
     def progressed(self, record: Record, output_tokens: int, expected_output: int) -> None:
@@ -183,7 +185,7 @@ class Placing:
         record.output_tokens, record.expected_output = output_tokens, expected_output
         record.entry = entry._replace(need=tokens + expected, mean=mean, output=expected)
 
-    def released(self, record: Record) -> None:
+    def released(self, now_s: float, record: Record) -> None:
         """Take the request off its replicas, whatever its phase."""
         self._deadlines.discard(record.number)
         prefill, decode = _replicas(record)
@@ -192,19 +194,10 @@ class Placing:
         for replica in (prefill, decode):
             if replica.alive:
                 self._state.prefixes.computed(replica.slot, record.request.blocks)
-        table, entry = self._fleet.table, tuple(record.entry)
         decode.running.discard(record.number)
         decode.requests_left += 1
-        guard_s = least_key(decode.running)
-        if record.forced and decode.alive:
-            table[FleetRow.FORCED, decode.slot] -= 1.0
-        if record.phase is RequestPhase.DECODE:
-            leave(table, _slot(prefill), _slot(decode), entry, guard_s)
-        else:
-            prefill.waiting.discard(record.number)
-            prefill.prompts_left += 1
-            prefill.requests_left += prefill is not decode
-            withdraw(table, _slot(prefill), _slot(decode), entry, least_key(prefill.waiting), guard_s)
+        self._bind(decode)
+        self._step(record, ENDED if record.phase is RequestPhase.DECODE else WITHDRAWN, now_s)
         record.prefill = record.decode = None
         record.phase = RequestPhase.QUEUED
 
@@ -215,53 +208,53 @@ class Placing:
         if decode is not None and decode.alive:
             decode.running.discard(record.number)
             decode.running.push(inf, record.number, record)
-            self._fleet.table[FleetRow.TPOT_SLO_S, decode.slot] = least_key(decode.running)
+            self._bind(decode)
 
-    def _enter_loads(self, now_s: float, record: Record, prefill: Replica, decode: Replica) -> None:
-        entry, slack_s, guard_s = record.entry, record.ttft_slack_s, record.guard_s
-        idle = self._fleet.is_idle(decode) and (decode is prefill or self._fleet.is_idle(prefill))
-        record.found_idle = decode.entered if idle else -1
-        decode.entered += 1
-        slots, memory_s = (_slot(prefill), _slot(decode)), DUTY_MEMORY * self._state.latency.stay_s
-        enter(self._fleet.table, *slots, tuple(entry), now_s, memory_s, slack_s, guard_s)
-        prefill.prompts_placed += 1
-        self._state.reports.prompt_placed(entry.uncached)
-        if prefill.alive:
-            prefill.waiting.push(slack_s, record.number, record)
+    def _bind(self, decode: Replica) -> None:
+        """Newcomers there have to keep the tightest TPOT SLO of those that are there."""
         if decode.alive:
-            decode.running.push(guard_s, record.number, record)
-        record.phase, record.placed_s = RequestPhase.PREFILL, now_s
+            self._fleet.table[FleetRow.TPOT_SLO_S, decode.slot] = decode.running.least
+
+    def _step(self, record: Record, step: Step, now_s: float) -> None:
+        prefill, decode = _replicas(record)
+        slots, memory_s = (_slot(prefill), _slot(decode)), DUTY_MEMORY * self._state.latency.stay_s
+        change(self._fleet.table, *slots, tuple(record.entry), step, now_s, memory_s)
+        if step[0] < 0.0:
+            prefill.waiting.pop(record.number, None)
+            prefill.prompts_left += 1
+            prefill.requests_left += prefill is not decode
 
     def _remember(self, record: Record) -> None:
         """Count cache hits; the KV of an offloaded prompt is on its way to D, which caches it."""
-        request, decode = record.request, record.decode
-        self._counters.add("prompt_tokens", "all", request.input_tokens)
-        self._counters.add("prompt_tokens", "local", record.cached_tokens)
-        if record.split and decode is not None and decode.alive and decode.role is Role.MIXED:
+        request, (prefill, decode) = record.request, _replicas(record)
+        self._looked_up(request.input_tokens, record.cached_tokens)
+        if prefill is not decode and decode.alive and decode.role is Role.MIXED:
             blocks = self._state.prefixes.run_at(decode.slot, request.blocks)
             cached = min(blocks * request.block_tokens, request.input_tokens)
-            self._counters.add("prompt_tokens", "all", request.input_tokens)
-            self._counters.add("prompt_tokens", "local", cached)
-            self._counters.add("prompt_tokens", "external", request.input_tokens - cached)
+            self._looked_up(request.input_tokens, cached)
+            self._counters.count("prompt_tokens", "external", amount=request.input_tokens - cached)
             self._state.handovers.sent(record, request.input_tokens - cached)
             self._state.prefixes.insert(decode.slot, request.blocks)
 
+    def _looked_up(self, tokens: int, local: int) -> None:
+        self._counters.count("prompt_tokens", "all", amount=tokens)
+        self._counters.count("prompt_tokens", "local", amount=local)
 
-def entry_of(record: Record, busy_s: float, work_s: float, prefill_load: float, load: float) -> Entry:
+
+def _entry_of(record: Record, choice: RouteChoice) -> Entry:
     """The figures of a request at its two replicas, for the fleet's table."""
     tokens, output = float(record.request.input_tokens), float(record.expected_output)
-    prefill, decode = _replicas(record)
-    split = prefill is not decode
+    split = choice.prefill is not choice.decode
     return Entry(
         uncached=tokens - record.cached_tokens,
-        busy_s=busy_s,
-        work_s=work_s,
-        held=tokens if split and prefill.role is Role.MIXED else 0.0,
-        prefill_load=prefill_load if split else 0.0,
+        busy_s=choice.busy_s,
+        work_s=choice.work_s,
+        held=tokens if split and choice.prefill.role is Role.MIXED else 0.0,
+        prefill_load=choice.prefill_load if split else 0.0,
         need=tokens + output,
         mean=tokens + 0.5 * output,
         output=output,
-        load=load,
+        load=choice.load,
     )
 
 

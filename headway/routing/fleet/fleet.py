@@ -6,30 +6,45 @@ decided does not depend on the order in which replicas came.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import inf
+from dataclasses import dataclass
+from math import inf, isnan, nan
 
 import numpy as np
 
 from headway.config import Role
-from headway.routing.fleet.records import SAMPLE_S, LazyHeap, Record, Replica, UtilisationSamples
-from headway.routing.fleet.table import EMPTY, FleetRow, FloatArray, SlotArray
+from headway.routing.fleet.records import Replica
+from headway.routing.fleet.table import EMPTY, Columns, FleetRow, SlotArray
 from headway.routing.types import Figures, ReplicaId, ReplicaLoad
 
-FIRST_SLOTS = 64
+SAMPLE_S = 5.0
+"""Seconds between two samples of what engines have computed."""
+
+
+@dataclass(slots=True)
+class ComputeTime:
+    """Seconds that an engine has computed since it began, as it last said and at the last sample.
+
+    `share` is what it computed of the time between the last two samples, NaN before the second.
+    """
+
+    told_s: float
+    sampled_s: float
+    sampled_at_s: float
+    share: float = nan
 
 
 class RoutedFleet:
     """All replicas that are known."""
 
     def __init__(self) -> None:
-        self.table: FloatArray = np.zeros((len(FleetRow), 0))
-        self._free: list[int] = []
+        self._columns = Columns(np.array([EMPTY.get(row, 0.0) for row in FleetRow]))
+        self.table = self._columns.values
         self._names: dict[ReplicaId, Replica] = {}
-        self._at: list[Replica | None] = []
+        self._at: dict[int, Replica] = {}
         self._ready: dict[Role, SlotArray] = {role: np.empty(0, dtype=np.int64) for role in Role}
         self._ready_kinds: dict[Role, frozenset[int]] = {role: frozenset() for role in Role}
         self._kinds: dict[Role, dict[int, str]] = {role: {} for role in Role}
-        self._reported: dict[Replica, tuple[float, float]] = {}
+        self._computed: dict[Replica, ComputeTime] = {}
         self._sampled_s = -inf
 
     def __len__(self) -> int:
@@ -41,7 +56,7 @@ class RoutedFleet:
     @property
     def slots(self) -> int:
         """Columns of the table."""
-        return len(self._at)
+        return int(self.table.shape[1])
 
     def get(self, name: ReplicaId) -> Replica | None:
         """The replica of that name, None if it is unknown or GONE."""
@@ -49,9 +64,7 @@ class RoutedFleet:
 
     def at(self, slot: int) -> Replica:
         """The replica in a taken slot."""
-        replica = self._at[slot]
-        assert replica is not None
-        return replica
+        return self._at[slot]
 
     def ready(self, role: Role) -> SlotArray:
         """Slots of the replicas of `role` that take requests, by replica id."""
@@ -71,10 +84,8 @@ class RoutedFleet:
 
     def add(self, name: ReplicaId, role: Role, gpu_type: str, cells: Mapping[FleetRow, float]) -> Replica:
         """A new replica, not ready yet; `cells` are what is known of it."""
-        if not self._free:
-            self._widen()
-        replica = Replica(name, self._free.pop(), role, gpu_type)
-        self.table[:, replica.slot] = [EMPTY.get(column, 0.0) for column in FleetRow]
+        replica = Replica(name, self._columns.take(), role, gpu_type)
+        self.table = self._columns.values
         self.set_type(replica, gpu_type, cells)
         self._names[name] = self._at[replica.slot] = replica
         return replica
@@ -121,50 +132,33 @@ class RoutedFleet:
         self.set_ready(replica, ready=False)
         replica.alive = False
         del self._names[replica.name]
-        self._reported.pop(replica, None)
-        self._at[replica.slot] = None
-        self.table[:, replica.slot] = 0.0
-        self._free.append(replica.slot)
+        self._computed.pop(replica, None)
+        del self._at[replica.slot]
+        self._columns.give_back(replica.slot)
 
     def computed(self, now_s: float, replica: Replica, load: ReplicaLoad) -> None:
         """An engine says how long it has computed, if it does."""
         if load.busy_s is not None:
-            if replica.utilisation is None:
-                replica.utilisation = UtilisationSamples(start_s=now_s, busy_s=load.busy_s)
-            self._reported[replica] = load.busy_s, load.kv_usage
+            new = ComputeTime(load.busy_s, load.busy_s, now_s)
+            self._computed.setdefault(replica, new).told_s = load.busy_s
 
     def sample(self, now_s: float) -> None:
-        """Take the utilisation samples that are due. A replica without a new report has not computed
-        meanwhile."""
+        """Take the samples that are due. A replica without a new report has not computed meanwhile."""
         if now_s < self._sampled_s + SAMPLE_S:
             return
         self._sampled_s = now_s
-        for replica, (busy_s, kv_usage) in self._reported.items():
-            if replica.utilisation is not None:
-                replica.utilisation.offer(now_s, busy_s, kv_usage)
+        for each in self._computed.values():
+            if (elapsed_s := now_s - each.sampled_at_s) >= SAMPLE_S:
+                # Clocks that disagree a little do not leave [0, 1].
+                each.share = min(max((each.told_s - each.sampled_s) / elapsed_s, 0.0), 1.0)
+                each.sampled_s, each.sampled_at_s = each.told_s, now_s
 
     def busy(self) -> Figures:
-        """The busy share of each replica at its last sample, by (role, replica)."""
-        latest = ((each, each.utilisation.latest) for each in self if each.utilisation is not None)
-        return {(each.role.value, each.name): one.busy for each, one in latest if one is not None}
+        """The share of time that each replica computed before the last sample, by (role, replica)."""
+        of_replica = self._computed.items()
+        return {(it.role.value, it.name): each.share for it, each in of_replica if not isnan(each.share)}
 
     def _list(self, role: Role) -> None:
         listed = sorted((each for each in self if each.ready and each.role is role), key=lambda r: r.name)
         slots = self._ready[role] = np.array([each.slot for each in listed], dtype=np.int64)
         self._ready_kinds[role] = frozenset(self.table[FleetRow.KIND, slots].astype(int).tolist())
-
-    def _widen(self) -> None:
-        old = self.slots
-        new = max(FIRST_SLOTS, 2 * old)
-        table = np.zeros((len(FleetRow), new))
-        table[:, :old] = self.table
-        self.table = table
-        self._at.extend([None] * (new - old))
-        # In descending order: `pop` takes the last, so that slots are given out in ascending order.
-        self._free.extend(range(new - 1, old - 1, -1))
-
-
-def least_key(queue: LazyHeap[Record]) -> float:
-    """The least key of a queue, infinite for an empty one."""
-    first = queue.first()
-    return inf if first is None else first[0]

@@ -25,6 +25,35 @@ ROLE_CODES: Mapping[Role, int] = {
 }
 
 
+FIRST_COLUMNS = 64
+
+
+class Columns:
+    """A table f8[rows, columns] whose columns are taken and given back: as wide as it ever was.
+
+    `values` is another array after a column was taken. A column is `empty`, f8[rows], when it is taken.
+    """
+
+    def __init__(self, empty: FloatArray) -> None:
+        self._empty, self._free = empty[:, None], list[int]()
+        self.values: FloatArray = np.zeros((len(empty), 0))
+
+    def take(self) -> int:
+        """A column that is free."""
+        if not self._free:
+            old = self.values.shape[1]
+            new = max(FIRST_COLUMNS, 2 * old)
+            self.values = np.concatenate([self.values, self._empty.repeat(new - old, axis=1)], axis=1)
+            # In descending order: `pop` takes the last, so that columns are given out in ascending order.
+            self._free.extend(range(new - 1, old - 1, -1))
+        return self._free.pop()
+
+    def give_back(self, column: int) -> None:
+        """It is free again."""
+        self.values[:, column : column + 1] = self._empty
+        self._free.append(column)
+
+
 class FleetRow(IntEnum):
     """The rows of the table; counts of requests, tokens, seconds."""
 
@@ -53,34 +82,32 @@ class FleetRow(IntEnum):
     DUTY_AT_S = 11
     TPOT_SLO_S = 12
     """The tightest TPOT SLO of those that decode here or will."""
-    TTFT_SLACK_S = 13
-    """The least slack of those waiting: TTFT SLO − TTFT predicted, of those that were to keep it."""
-    OTHER_REQUESTS = 14
+    OTHER_REQUESTS = 13
     """Requests that the engine reports beyond ours."""
-    OTHER_TOKENS = 15
+    OTHER_TOKENS = 14
     """KV tokens that the engine reports beyond ours."""
-    LOAD = 16
+    LOAD = 15
     """Share of its capacity for patterns that is taken."""
-    CAPACITY_TOKENS = 17
+    CAPACITY_TOKENS = 16
     """KV tokens that fit; infinite where that is unknown."""
-    KIND = 18
+    KIND = 17
     """Index of the profile of its GPU type, −1 for one without."""
-    FORCED = 19
-    """Requests that were placed here though they harm others: they had waited as long as they may."""
-    OTHER_WAITING = 20
+    OTHER_WAITING = 18
     """Requests that the engine reports as queued, beyond ours whose prompts are to be computed there."""
-    OTHER_PROMPT_TOKENS = 21
+    OTHER_PROMPT_TOKENS = 19
     """Estimated uncached prompt tokens of those of them that are not ours."""
-    OTHER_WORK_S = 22
+    OTHER_WORK_S = 20
     """Estimated seconds that computing these takes."""
-    DONE_S = 23
+    DONE_S = 21
     """The part of WORK_S that is done by what the engine reports."""
-    SATURATED_UNTIL_S = 24
+    SATURATED_UNTIL_S = 22
     """The time until which the engine's word stands that it is saturated."""
-    TTFT_CAUTION = 25
+    TTFT_CAUTION = 23
     """Safety factor of predictions of TTFT there, less 1 (`corrections`)."""
-    TPOT_CAUTION = 26
-    SHUT_OUT = 27
+    TPOT_CAUTION = 24
+    PROMPT_AT_S = 25
+    """When the last prompt was placed here whose TTFT SLO could be kept."""
+    SHUT_OUT = 26
     """Requests of ours that wait there for room in its batch or its KV (`reports`)."""
 
 
@@ -89,9 +116,9 @@ DUTY_MEMORY = 0.5
 
 EMPTY: Mapping[FleetRow, float] = {
     FleetRow.TPOT_SLO_S: inf,
-    FleetRow.TTFT_SLACK_S: inf,
     FleetRow.CAPACITY_TOKENS: inf,
     FleetRow.BUSY_UNTIL_S: -inf,
+    FleetRow.PROMPT_AT_S: -inf,
     FleetRow.KIND: -1.0,
 }
 """The cells of a new replica, where they are not 0."""
@@ -117,102 +144,57 @@ class Entry(NamedTuple):
 
 
 PlainEntry = tuple[float, ...]
+Step = tuple[float, float, float]
+
+PLACED: Step = (1.0, 1.0, 0.0)
+PREFILLED: Step = (-1.0, -1.0, 1.0)
+WITHDRAWN: Step = (-1.0, -1.0, 0.0)
+ENDED: Step = (0.0, 0.0, -1.0)
+"""What a step of a request adds to those that wait at its prefill replica, to those that are coming to its
+decode replica, and to those that run there."""
 
 
 @compiled
-def enter(  # noqa: PLR0917 - plain figures, compiled
+def change(  # noqa: PLR0917 - plain figures, compiled
     table: FloatArray,
     prefill: int,
     decode: int,
     entry: PlainEntry,
+    step: Step,
     now_s: float,
     memory_s: float,
-    slack_s: float,
-    guard_s: float,
 ) -> None:
-    """The request is placed; `slack_s` and `guard_s` bind those that come after it. Duty remembers
-    `memory_s`."""
+    """A request takes the step. Duty remembers `memory_s`."""
     own = Entry(*entry)
-    if prefill >= 0:
-        _wait(table, prefill, own, 1.0)
-        table[FleetRow.BUSY_UNTIL_S, prefill] = max(table[FleetRow.BUSY_UNTIL_S, prefill], now_s) + own.busy_s
-        kept = exp((table[FleetRow.DUTY_AT_S, prefill] - now_s) / memory_s)
-        table[FleetRow.DUTY, prefill] = table[FleetRow.DUTY, prefill] * kept + own.work_s / memory_s
-        table[FleetRow.DUTY_AT_S, prefill] = now_s
-        table[FleetRow.TTFT_SLACK_S, prefill] = min(table[FleetRow.TTFT_SLACK_S, prefill], slack_s)
+    waits, comes, runs = step
+    stays = comes + runs
+    if prefill >= 0 and waits != 0.0:
+        if waits < 0.0:
+            # What the engine has done is spread evenly over the prompts there.
+            table[FleetRow.DONE_S, prefill] *= 1.0 - 1.0 / max(table[FleetRow.WAITING, prefill], 1.0)
+        table[FleetRow.WAITING, prefill] += waits
+        table[FleetRow.PREFILL_TOKENS, prefill] += waits * own.uncached
+        table[FleetRow.WORK_S, prefill] += waits * own.busy_s
+        table[FleetRow.LOAD, prefill] += waits * own.prefill_load
+        table[FleetRow.RESERVED_TOKENS, prefill] += waits * own.held
+        if waits > 0.0:
+            before_s = max(table[FleetRow.BUSY_UNTIL_S, prefill], now_s)
+            table[FleetRow.BUSY_UNTIL_S, prefill] = before_s + own.busy_s
+            kept = exp((table[FleetRow.DUTY_AT_S, prefill] - now_s) / memory_s)
+            table[FleetRow.DUTY, prefill] = table[FleetRow.DUTY, prefill] * kept + own.work_s / memory_s
+            table[FleetRow.DUTY_AT_S, prefill] = now_s
+        elif runs > 0.0:
+            table[FleetRow.BUSY_UNTIL_S, prefill] = now_s + table[FleetRow.WORK_S, prefill]
     if decode >= 0:
-        table[FleetRow.COMING, decode] += 1.0
-        table[FleetRow.COMING_TOKENS, decode] += own.mean
-        _hold(table, decode, own, 1.0)
-        table[FleetRow.TPOT_SLO_S, decode] = min(table[FleetRow.TPOT_SLO_S, decode], guard_s)
-
-
-@compiled
-def move(  # noqa: PLR0917 - plain figures, compiled
-    table: FloatArray, prefill: int, decode: int, entry: PlainEntry, now_s: float, slack_s: float
-) -> None:
-    """Its prompt is computed; `slack_s` is the least of those that still wait there."""
-    own = Entry(*entry)
-    if prefill >= 0:
-        _wait(table, prefill, own, -1.0)
-        table[FleetRow.BUSY_UNTIL_S, prefill] = now_s + table[FleetRow.WORK_S, prefill]
-        table[FleetRow.TTFT_SLACK_S, prefill] = slack_s
-    if decode >= 0:
-        table[FleetRow.COMING, decode] -= 1.0
-        table[FleetRow.COMING_TOKENS, decode] -= own.mean
-        table[FleetRow.RUNNING, decode] += 1.0
-        table[FleetRow.KV_TOKENS, decode] += own.mean
-    _settle(table, prefill)
-
-
-@compiled
-def withdraw(  # noqa: PLR0917 - plain figures, compiled
-    table: FloatArray, prefill: int, decode: int, entry: PlainEntry, slack_s: float, guard_s: float
-) -> None:
-    """It leaves before its prompt was computed; `slack_s` and `guard_s` are the least of those left."""
-    own = Entry(*entry)
-    if prefill >= 0:
-        _wait(table, prefill, own, -1.0)
-        table[FleetRow.TTFT_SLACK_S, prefill] = slack_s
-    if decode >= 0:
-        table[FleetRow.COMING, decode] -= 1.0
-        table[FleetRow.COMING_TOKENS, decode] -= own.mean
-        _hold(table, decode, own, -1.0)
-        table[FleetRow.TPOT_SLO_S, decode] = guard_s
+        table[FleetRow.COMING, decode] += comes
+        table[FleetRow.COMING_TOKENS, decode] += comes * own.mean
+        table[FleetRow.RUNNING, decode] += runs
+        table[FleetRow.KV_TOKENS, decode] += runs * own.mean
+        table[FleetRow.RESERVED_TOKENS, decode] += stays * own.need
+        table[FleetRow.OUTPUT_TOKENS, decode] += stays * own.output
+        table[FleetRow.LOAD, decode] += stays * own.load
     _settle(table, prefill)
     _settle(table, decode)
-
-
-@compiled
-def leave(table: FloatArray, prefill: int, decode: int, entry: PlainEntry, guard_s: float) -> None:
-    """It leaves its decode replica; `guard_s` is the least of those that are left there."""
-    own = Entry(*entry)
-    if decode >= 0:
-        table[FleetRow.RUNNING, decode] -= 1.0
-        table[FleetRow.KV_TOKENS, decode] -= own.mean
-        _hold(table, decode, own, -1.0)
-        table[FleetRow.TPOT_SLO_S, decode] = guard_s
-    _settle(table, prefill)
-    _settle(table, decode)
-
-
-@compiled
-def _wait(table: FloatArray, slot: int, own: Entry, sign: float) -> None:
-    if sign < 0.0:
-        # What the engine has done is spread evenly over the prompts there.
-        table[FleetRow.DONE_S, slot] *= 1.0 - 1.0 / max(table[FleetRow.WAITING, slot], 1.0)
-    table[FleetRow.WAITING, slot] += sign
-    table[FleetRow.PREFILL_TOKENS, slot] += sign * own.uncached
-    table[FleetRow.WORK_S, slot] += sign * own.busy_s
-    table[FleetRow.LOAD, slot] += sign * own.prefill_load
-    table[FleetRow.RESERVED_TOKENS, slot] += sign * own.held
-
-
-@compiled
-def _hold(table: FloatArray, slot: int, own: Entry, sign: float) -> None:
-    table[FleetRow.RESERVED_TOKENS, slot] += sign * own.need
-    table[FleetRow.OUTPUT_TOKENS, slot] += sign * own.output
-    table[FleetRow.LOAD, slot] += sign * own.load
 
 
 @compiled

@@ -17,8 +17,9 @@ sequences (K tokens) and m that will join it (J tokens):
     D             prefill duty of the replica, at most that of an engine that always computes prompts,
                   W(c) / (W(c) + I')
     TPOT          I' / (1 − D) for the newcomer, whose own prompt is done by then
-    others' TPOT  I' / (1 − D'), D' = D + W(u) / τ: those running also lose its prompt's work, over their τ
-    others' TTFT  a prompt that shares its chunks with those queued delays them: half of W(min(u, c))
+    others' TPOT  I' / (1 − D'), D' = D + W(u) / τ: those running also lose its prompt's work, over a usual
+                  stay τ, or the time that those have left who are there, half of their outputs, if that is
+                  more: a crowd that stays for a moment makes stays short, but is hardly ever there
     growth        1 − ITL(1, input + o / 2) / others' TPOT: the part of it that is there because of load
 
 Everything is measured from now, and in seconds.
@@ -56,17 +57,13 @@ class ForecastRow(IntEnum):
     TPOT_S = 1
     OTHERS_TPOT_S = 2
     """TPOT of those running, once the newcomer is there."""
-    DELAY_S = 3
-    """What the newcomer adds to the TTFT of those queued."""
-    QUEUE_S = 4
+    QUEUE_S = 3
     """Part of TTFT that is queueing."""
-    OWN_S = 5
-    """Its prompt from start to end, iterations it shares included."""
-    WORK_S = 6
+    WORK_S = 4
     """W(u), what its prompt adds to iterations that run anyway."""
-    ITERATION_S = 7
+    ITERATION_S = 5
     """An iteration of those running now."""
-    GROWTH = 8
+    GROWTH = 6
     """A share of others' TPOT, no time: what an idle replica would not have."""
 
 
@@ -74,14 +71,12 @@ ROWS = len(ForecastRow)
 
 
 class Newcomer(NamedTuple):
-    """The request, in numbers: `expected_output` tokens, `stay_s` a usual time in the batch, `others_stay_s`
-    that of those who are there (`latency.Stays`)."""
+    """The request, in numbers: `expected_output` tokens, `stay_s` a usual time in the batch."""
 
     now_s: float
     input_tokens: float
     expected_output: float
     stay_s: float
-    others_stay_s: float
 
 
 class Batching(NamedTuple):
@@ -201,7 +196,7 @@ def forecast(  # noqa: PLR0917 - one loop over candidates, compiled
     empty_s, stay_s = work.seconds[0], newcomer.stay_s
     alone_s = itl_of(itl, 1.0, mean_tokens) if role != PREFILL_ROLE else 0.0
     chunk_s = work_of(work, chunk) if chunk > 0.0 else 0.0
-    last_uncached, work_s, shared_s = -1.0, 0.0, 0.0
+    last_uncached, work_s = -1.0, 0.0
     for place in range(len(slots)):
         slot = slots[place]
         if table[FleetRow.KIND, slot] != kind:
@@ -209,14 +204,11 @@ def forecast(  # noqa: PLR0917 - one loop over candidates, compiled
         uncached = newcomer.input_tokens - cached[place]
         if uncached != last_uncached and role != DECODE_ROLE:
             work_s = work_of(work, uncached)
-            shared_s = 0.5 * work_of(work, min(uncached, chunk)) if chunk > 0.0 else 0.0
             last_uncached = uncached
         rounds = np.ceil(uncached / chunk) if chunk > 0.0 else 1.0
         waiting_s = queue_s(table, slot, newcomer.now_s)
-        delay_s = shared_s if table[FleetRow.WAITING, slot] > 0.0 else 0.0
         if role == PREFILL_ROLE:
-            own_s, ttft_s = rounds * empty_s + work_s, waiting_s + rounds * empty_s + work_s
-            row = (ttft_s, 0.0, 0.0, delay_s, waiting_s, own_s, work_s, empty_s, 0.0)
+            row = (waiting_s + rounds * empty_s + work_s, 0.0, 0.0, waiting_s, work_s, empty_s, 0.0)
         else:
             batch = batch_at(table, slot)
             tokens = table[FleetRow.KV_TOKENS, slot] + table[FleetRow.OTHER_TOKENS, slot]
@@ -232,16 +224,17 @@ def forecast(  # noqa: PLR0917 - one loop over candidates, compiled
             if role == DECODE_ROLE:
                 ttft_s = room_s + half_s + later_itl_s
                 growth = 1.0 - alone_s / later_itl_s
-                row = (ttft_s, later_itl_s, later_itl_s, 0.0, room_s, 0.0, 0.0, now_itl_s, growth)
+                row = (ttft_s, later_itl_s, later_itl_s, room_s, 0.0, now_itl_s, growth)
             else:
                 started_s = half_s if waiting_s == 0.0 else 0.0
-                own_s = rounds * now_itl_s + work_s
                 most = chunk_s / (chunk_s + later_itl_s) if chunk > 0.0 else MOST_DUTY
                 duty = duty_at(table, slot, newcomer.now_s, DUTY_MEMORY * stay_s)
                 tpot_s = later_itl_s / (1.0 - min(duty, most))
-                others_s = later_itl_s / (1.0 - min(duty + work_s / newcomer.others_stay_s, most))
+                present = max(table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot], 1.0)
+                left_s = 0.5 * table[FleetRow.OUTPUT_TOKENS, slot] / present * later_itl_s
+                others_s = later_itl_s / (1.0 - min(duty + work_s / max(stay_s, left_s), most))
                 before_s = waiting_s + room_s + started_s
-                ttft_s, growth = before_s + own_s, 1.0 - alone_s / others_s
-                row = (ttft_s, tpot_s, others_s, delay_s, before_s, own_s, work_s, now_itl_s, growth)
+                ttft_s, growth = before_s + rounds * now_itl_s + work_s, 1.0 - alone_s / others_s
+                row = (ttft_s, tpot_s, others_s, before_s, work_s, now_itl_s, growth)
         for number in range(ROWS):
             out[number, place] = row[number]

@@ -30,7 +30,7 @@ from interp import Profile
 from interp.jit import compiled
 from predictors.latency import LatencyModel
 
-STAY_SMOOTHING, SQUARES_SMOOTHING = 0.02, 0.005
+STAY_SMOOTHING, FIRST_STAY_S = 0.02, 5.0
 
 NO_PROFILE = -1
 
@@ -52,33 +52,6 @@ class Candidates(Protocol):
         """Prompt tokens that each has cached, f8[C]."""
 
 
-class Stays:
-    """How long requests decode: E[s], and for those that a newcomer finds there no less than E[s²] / 2 E[s].
-
-    That is the time which those present have left on average (Feller, "An Introduction to Probability Theory
-    and Its Applications", vol. 2, XI.4), and E[s] where stays are exponential. There each counts for its
-    time: those that stay for a moment, however many come, are hardly ever there.
-    """
-
-    def __init__(self, first_s: float = 5.0, worth: int = 10) -> None:
-        """`first_s` before any was seen, worth so many."""
-        self.usual_s = first_s
-        self._mean, self._square, self._seen = first_s, 2.0 * first_s * first_s, worth
-
-    def add(self, seconds: float) -> None:
-        """One more."""
-        self._seen += 1
-        part, stay_s = max(SQUARES_SMOOTHING, 1.0 / self._seen), max(seconds, 1e-3)
-        self.usual_s += STAY_SMOOTHING * (stay_s - self.usual_s)
-        self._mean += part * (stay_s - self._mean)
-        self._square += part * (stay_s * stay_s - self._square)
-
-    @property
-    def both(self) -> tuple[float, float]:
-        """E[s], and the stay of those that are there."""
-        return self.usual_s, max(self.usual_s, 0.5 * self._square / self._mean)
-
-
 class LatencyForecaster:
     """Forecasts for one deployment. `profiles` by GPU type, "" is the default; None: it has no surfaces.
 
@@ -95,10 +68,9 @@ class LatencyForecaster:
         """What outcomes say of predictions for each kind."""
         self.use_profiles(profiles)
         self._curves: ModelCurves | None = None
-        self.stays = Stays()
-        """How long requests decode."""
         self.critical = CriticalDemand()
-        """The critical load that was judged by these predictions."""
+        self.stay_s = FIRST_STAY_S
+        """How long requests decode, smoothed."""
 
     def use_profiles(self, profiles: Mapping[str, Profile | None]) -> None:
         """Predict by these surfaces from now on. Kinds change: the `cells` of all replicas are set anew."""
@@ -175,10 +147,9 @@ class LatencyForecaster:
         """The safety factor of TTFT at replicas of the deployment's profile."""
         return self._safety[""][0].factor
 
-    @property
-    def stay_s(self) -> float:
-        """Seconds that a request usually decodes, smoothed."""
-        return self.stays.usual_s
+    def stayed(self, seconds: float) -> None:
+        """A request has decoded for so long."""
+        self.stay_s += STAY_SMOOTHING * (max(seconds, 1e-3) - self.stay_s)
 
     def ended(self, record: Record, ttft_s: float, tpot_s: float) -> None:
         """Compare the predictions that a request was placed by with the outcome, at its replicas."""
@@ -315,7 +286,7 @@ class LatencyForecaster:
     def _newcomer(self, asked: Candidates) -> Newcomer:
         record = asked.record
         return Newcomer(
-            asked.now_s, float(record.request.input_tokens), float(record.expected_output), *self.stays.both
+            asked.now_s, float(record.request.input_tokens), float(record.expected_output), self.stay_s
         )
 
 

@@ -54,9 +54,6 @@ NEARLY_ALONE = 2
 """Requests that may enter a replica, itself included, while one counts as alone there: with one beside it,
 its TPOT is about the same."""
 
-LEAST_GAPS = 32
-"""Output tokens from which a TPOT says something of predictions: the mean of few gaps is mostly chance."""
-
 
 class Sample(NamedTuple):
     """One row for training: features in the order of `predictors.latency.FIELDS`, prior, outcome.
@@ -93,7 +90,7 @@ class Learning:
         """A request has all its tokens, and is still at its replicas."""
         self._lengths.observe(record.request.input_tokens, output_tokens)
         if record.first_token_s >= 0.0:
-            self._latency.stays.add(now_s - record.first_token_s)
+            self._latency.stayed(now_s - record.first_token_s)
             self._outcome(now_s, record, output_tokens)
 
     def broken_off(self, now_s: float, record: Record) -> None:
@@ -113,14 +110,13 @@ class Learning:
         ttft_s = first_s - record.placed_s
         tpot_s = (now_s - first_s) / (output_tokens - 1) if output_tokens > 1 else nan
         self._sample(record, ttft_s, tpot_s)
-        sure_s = tpot_s if output_tokens >= LEAST_GAPS else nan
-        self._latency.ended(record, ttft_s, sure_s)
+        self._latency.ended(record, ttft_s, tpot_s)
         for replica in (record.prefill, record.decode if record.decode is not record.prefill else None):
             if replica is not None:
                 self._fleet.set_caution(replica)
-        self._weigh(now_s, record, (ttft_s, tpot_s), sure_s)
+        self._weigh(now_s, record, (ttft_s, tpot_s))
 
-    def _weigh(self, now_s: float, record: Record, measured: tuple[float, float], sure_tpot_s: float) -> None:
+    def _weigh(self, now_s: float, record: Record, measured: tuple[float, float]) -> None:
         """What the outcome says of the predictions by which others are refused."""
         evidence, decode = self._latency.evidence, record.decode
         kind = -1 if decode is None else self._latency.kind_of(decode.gpu_type)
@@ -128,10 +124,10 @@ class Learning:
             return
         ttft_s, tpot_s = measured
         prior = record.tracked[0].prior_ttft_s, record.tracked[-1].prior_tpot_s
-        evidence.outcome(now_s, prior, (ttft_s, sure_tpot_s))
+        evidence.outcome(now_s, prior, measured)
         if record.found_idle >= 0:
             alone = decode.entered <= record.found_idle + NEARLY_ALONE
-            evidence.alone(now_s, kind, prior, (ttft_s, sure_tpot_s if alone else nan))
+            evidence.alone(now_s, kind, prior, (ttft_s, tpot_s if alone else nan))
         slo, waited_s = record.slo, record.placed_s - record.request.arrival_s
         kept = waited_s + ttft_s <= slo.ttft_s and not tpot_s > slo.tpot_s
         evidence.probes.outcome(now_s, kind, record, kept=kept)

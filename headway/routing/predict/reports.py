@@ -157,5 +157,5 @@ def _shut_out(now_s: float, replica: Replica) -> int:
     if replica.role is Role.DECODE:
         since = [each.prefilled_s for each in replica.running if each.first_token_s < 0.0 <= each.prefilled_s]
     else:
-        since = [each.placed_s + SLOWEST * each.ttft_s for each in replica.waiting]
+        since = [each.placed_s + SLOWEST * each.ttft_s for each in replica.waiting.values()]
     return len(since) if any(each_s + LATE_S < now_s for each_s in since) else 0

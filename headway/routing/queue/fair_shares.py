@@ -27,12 +27,12 @@ requests are long comes after those of others (`held_lines`).
 
 from collections.abc import Callable
 from enum import IntEnum
-from heapq import heapify, heappop, heappush
 from math import inf, log
 
 import numpy as np
 
-from headway.routing.fleet.table import FloatArray
+from headway.routing.fleet.records import LazyHeap
+from headway.routing.fleet.table import Columns
 
 OUTPUT_COST = 2.0
 """Cost of an output token beside that of an input token, as in the paper."""
@@ -58,18 +58,13 @@ class FairShares:
         self._counters: dict[str, float] = {}
         self._most = MOST_COUNTERS
         self._waiting: dict[str, int] = {}
-        self._order: list[tuple[float, str]] = []
-        """(counter, tenant) of those that wait, a heap; a row that is out of date counts for nothing."""
+        self._order: LazyHeap[None] = LazyHeap()
+        """Those that wait, by their counters."""
 
     @property
     def least(self) -> float:
         """The least start of those that wait; V without any."""
-        while self._order:
-            counter, tenant = self._order[0]
-            if tenant in self._waiting and self._counters.get(tenant, 0.0) == counter:
-                return max(self._virtual, counter)
-            heappop(self._order)
-        return self._virtual
+        return max(self._virtual, self._order.least) if self._waiting else self._virtual
 
     @property
     def several(self) -> bool:
@@ -118,19 +113,20 @@ class FairShares:
         self._waiting[tenant] = held + count
         if not held:
             # It has a counter before it is served: one that others keep from being served never would be.
-            self._counters.setdefault(tenant, self._virtual)
-            self._list(tenant)
+            self._order.push(self._counters.setdefault(tenant, self._virtual), tenant, None)
 
     def waits_no_more(self, tenant: str) -> None:
         """One of its requests is held no longer."""
         self._waiting[tenant] -= 1
         if not self._waiting[tenant]:
             del self._waiting[tenant]
+            self._order.discard(tenant)
 
     def _set(self, tenant: str, counter: float) -> None:
         self._counters[tenant] = counter
         if tenant in self._waiting:
-            self._list(tenant)
+            self._order.discard(tenant)
+            self._order.push(counter, tenant, None)
         if len(self._counters) > self._most:
             # Those least above V lose least by beginning at V again.
             first = sorted(self._counters.items(), key=lambda item: item[1])[: len(self._counters) // 2]
@@ -140,12 +136,6 @@ class FairShares:
             # Where most of them wait there are more: to sort them for each that comes takes milliseconds.
             self._most = max(MOST_COUNTERS, 2 * len(self._counters))
 
-    def _list(self, tenant: str) -> None:
-        heappush(self._order, (self._counters.get(tenant, 0.0), tenant))
-        if len(self._order) > 4 * len(self._waiting) + 64:
-            self._order = [(self._counters.get(name, 0.0), name) for name in self._waiting]
-            heapify(self._order)
-
 
 class KeyRow(IntEnum):
     """The rows of the table of keys."""
@@ -154,9 +144,6 @@ class KeyRow(IntEnum):
     """Where the key's next request begins."""
     USERS_AHEAD_FROM = 1
     """The start from which one of its users is ahead of others; infinite where it has none."""
-
-
-FIRST_KEYS = 16
 
 
 class TenantShares:
@@ -171,9 +158,14 @@ class TenantShares:
         self._keys = FairShares(weight_of)
         self._users: dict[str, FairShares] = {}
         self._numbers: dict[str, int] = {}
-        self._free: list[int] = []
-        self.table: FloatArray = np.zeros((len(KeyRow), 0))
+        self._columns = Columns(np.zeros(len(KeyRow)))
+        self.table = self._columns.values
         """f8[rows, keys]: the keys of which requests are held, by `number`."""
+
+    @property
+    def ahead_from(self) -> float:
+        """The start from which a key is ahead of others."""
+        return self._keys.least + ALLOWANCE
 
     @property
     def several(self) -> bool:
@@ -181,22 +173,13 @@ class TenantShares:
         return bool(self._users) or self._keys.several
 
     def others(self, tenant: str) -> bool:
-        """True if this one is one of several then; it may have come just now."""
+        """True if another has been served or held."""
         return bool(self._users) or self._keys.others(_key(tenant))
-
-    @property
-    def ahead_from(self) -> float:
-        """The start from which a key is ahead of others."""
-        return self._keys.least + ALLOWANCE
 
     def waiting(self, tenant: str) -> int:
         """How many of its requests are held."""
-        users = self._users.get(_key(tenant))
-        return self._keys.waiting(tenant) if users is None else users.waiting(tenant)
-
-    def in_turn(self, tenant: str) -> bool:
-        """True if it is one of several, and none of those that others go before."""
-        return self.others(tenant) and not self.ahead(tenant)
+        shares, name = self._levels(tenant)[-1]
+        return shares.waiting(name)
 
     def number(self, tenant: str) -> int:
         """The column of its key, of which requests are held."""
@@ -219,74 +202,57 @@ class TenantShares:
 
     def most_waiting(self) -> str:
         """Of the key with the most held requests for its weight, the user with most; there is one."""
-        key = self._keys.most_waiting()
-        users = self._users.get(key)
-        return key if users is None else users.most_waiting()
+        shares, key = self._levels(self._keys.most_waiting())[-1]
+        return key if shares is self._keys else shares.most_waiting()
 
     def served(self, tenant: str, cost: float) -> None:
         """One of its requests was placed."""
-        key = _key(tenant)
-        users = self._of(key, tenant)
-        self._keys.served(key, cost)
-        if users is not None:
-            users.served(tenant, cost)
-        self._note(key, users)
+        for shares, name in self._levels(tenant, seen=True):
+            shares.served(name, cost)
+        self._note(tenant)
 
     def returned(self, tenant: str, cost: float) -> None:
         """So much less, or below 0 more, than it was served for."""
-        key = _key(tenant)
-        users = self._users.get(key)
-        self._keys.returned(key, cost)
-        if users is not None:
-            users.returned(tenant, cost)
-        self._note(key, users)
+        for shares, name in self._levels(tenant):
+            shares.returned(name, cost)
+        self._note(tenant)
 
     def waits(self, tenant: str) -> None:
         """One more of its requests is held."""
-        key = _key(tenant)
-        users = self._of(key, tenant)
-        self._keys.waits(key)
-        if users is not None:
-            users.waits(tenant)
-        if key not in self._numbers:
-            self._numbers[key] = self._column()
-        self._note(key, users)
+        for shares, name in self._levels(tenant, seen=True):
+            shares.waits(name)
+        if (key := _key(tenant)) not in self._numbers:
+            self._numbers[key] = self._columns.take()
+            self.table = self._columns.values
+        self._note(tenant)
 
     def waits_no_more(self, tenant: str) -> None:
         """One of its requests is held no longer."""
+        for shares, name in self._levels(tenant):
+            shares.waits_no_more(name)
+        if not self._keys.waiting(key := _key(tenant)):
+            self._columns.give_back(self._numbers.pop(key))
+        self._note(tenant)
+
+    def _levels(self, tenant: str, *, seen: bool = False) -> tuple[tuple[FairShares, str], ...]:
+        """The shares that it has part in, and under which name; users are looked at once one is `seen`."""
         key = _key(tenant)
         users = self._users.get(key)
-        self._keys.waits_no_more(key)
-        if users is not None:
-            users.waits_no_more(tenant)
-        if not self._keys.waiting(key):
-            self._free.append(self._numbers.pop(key))
-        self._note(key, users)
-
-    def _of(self, key: str, tenant: str) -> FairShares | None:
-        """The shares of the key's users; those of its requests that are held so far name none."""
-        users = self._users.get(key)
-        if users is None and tenant != key:
+        if users is None and seen and tenant != key:
             users = self._users[key] = FairShares(self._weight_of)
             if held := self._keys.waiting(key):
+                # Those of the key's requests that are held so far name no user.
                 users.waits(key, held)
-        return users
+        return ((self._keys, key),) if users is None else ((self._keys, key), (users, tenant))
 
-    def _note(self, key: str, users: FairShares | None) -> None:
-        """The table has the key's figures."""
-        number = self._numbers.get(key)
-        if number is not None:
+    def _note(self, tenant: str) -> None:
+        """The table has the figures of the tenant's key."""
+        key = _key(tenant)
+        if (number := self._numbers.get(key)) is not None:
+            users = self._users.get(key)
             self.table[KeyRow.START, number] = self._keys.start(key)
             ahead_from = inf if users is None else users.least + ALLOWANCE
             self.table[KeyRow.USERS_AHEAD_FROM, number] = ahead_from
-
-    def _column(self) -> int:
-        if not self._free:
-            old = self.table.shape[1]
-            new = max(FIRST_KEYS, 2 * old)
-            self.table = np.concatenate([self.table, np.zeros((len(KeyRow), new - old))], axis=1)
-            self._free.extend(range(new - 1, old - 1, -1))
-        return self._free.pop()
 
 
 def _key(tenant: str) -> str:

@@ -15,8 +15,7 @@ jobs on one machine); by latest start alone all begin at the last moment, the lo
 
     due            d + LENIENCE p c      c: what a request costs in tokens (`fair_shares.cost_of`), p: the
                                          seconds that the tenant's usual requests may wait, a token of theirs
-    rank           (its key is ahead, its user is, tier, due or for the lost enqueueing, arrival), least first
-    tier           critical ones that can be saved; others that can; those that are lost
+    rank           (its key is ahead, its user is, lost, due or for the lost enqueueing, arrival), least first
 
 Requests of one tenant, pattern, SLO and criticality are a line: when its head finds no room, those behind it
 need not ask. The heads stand in a table with a column per line, which compiled loops scan (`heads`). n
@@ -24,89 +23,57 @@ requests in p lines: push and remove cost O(log n) amortised (`LazyHeap`), the n
 nanoseconds each.
 """
 
-from collections.abc import Iterator
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import count
-from math import exp, frexp, inf, isinf, ldexp
+from math import exp, frexp, inf, isinf, ldexp, log2
 from typing import NamedTuple
 
 import numpy as np
 
-from headway.routing.fleet.records import LazyHeap
-from headway.routing.fleet.table import FloatArray
+from headway.routing.fleet.records import LazyHeap, Record
+from headway.routing.fleet.table import Columns
 from headway.routing.queue.fair_shares import Prices, TenantShares, cost_of
-from headway.routing.queue.heads import (
-    CRITICAL_TIER,
-    LOST_TIER,
-    PLAIN_TIER,
-    HeadRow,
-    Marks,
-    RequestClass,
-    first_of,
-    lost_by,
-    next_lost_s,
-    restart,
-)
-from headway.routing.types import RequestSlo, RouteRequest, RoutingError
+from headway.routing.queue.heads import CRITICAL_WORTH, HeadRow, Marks, RequestClass, first_of
+from headway.routing.types import RoutingError, ShedReason
 
-FIRST_LINES = 64
-
-NO_HOME = -1
-
-CRITICAL_PATIENCE = 0.5
-"""The part of its patience after which a critical request goes where it harms nobody, also if it is late."""
+NO_HOME = -1, 0.0
+"""The home of a request for which no replica has a part of its prompt that is worth waiting for."""
 
 LENIENCE = 1.0
 """How many times its wait a usual request counts as due later than one that costs nothing."""
 
 PRICE_STEP = 0.25
-"""The change of the logarithm of the price that puts a line in order anew."""
+"""The change of the logarithm of the price that puts a tenant's lines in order anew."""
 
 HOME_PATIENCE = 0.5
 """The part of its patience for which a request waits for the replica that has most of its prompt."""
 
+STEPS_OF_LENGTH = 4.0
+"""Lengths that are alike: so many steps an octave. The head of a line stands for all of it."""
 
-class RequestPattern(NamedTuple):
-    """Requests of about the same lengths: the octave of each, 0 for one token or none."""
-
-    model: str
-    input_octave: int
-    output_octave: int
+STEPS_OF_SLO = 128
+"""Rounding of SLOs: so many steps in an octave's upper end."""
 
 
-def pattern_of(request: RouteRequest, expected_output_tokens: float) -> RequestPattern:
-    """The pattern of a request that is expected to yield so many output tokens (at least 1)."""
-    return RequestPattern(request.model, _octave(request.input_tokens), _octave(expected_output_tokens))
-
-
-def _octave(tokens: float) -> int:
-    return max(int(tokens), 1).bit_length() - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingRequest:
+@dataclass(slots=True, eq=False, kw_only=True)
+class HeldRequest:
     """A request that waits. `expires_s` ends its patience; `start_by_s` is infinite without an SLO.
 
-    From `late_from_s` on a critical one may also miss its SLO.
-
-    `home` is the slot of the replica with `cached_tokens` of its prompt, −1 without one; `role` the place of
-    the role that had no room for it, ANY_ROLE where none was asked. `slo` is what it is held to. `forced`: it
-    waited as long as it may, and waits on.
+    `role` is the place of the role that had no room for it, ANY_ROLE where none was asked; `unstaffed`: one
+    had no ready replica. Once its patience ends it is shed for `reason`, which `explain` has in words.
     """
 
-    request: RouteRequest
-    pattern: RequestPattern
-    enqueued_s: float
+    record: Record
+    held_s: float
     start_by_s: float = inf
     expires_s: float = inf
-    output_tokens: float = 1.0
-    cached_tokens: float = 0.0
-    home: int = NO_HOME
     role: int = 0
-    slo: RequestSlo | None = None
-    forced: bool = False
-    profile: str = ""
-    late_from_s: float = inf
+    unstaffed: bool = False
+    reason: ShedReason = ShedReason.WAITED_TOO_LONG
+    explain: Callable[[], str] | None = None
+    sequence: int = 0
+    """The order of pushing, written by the queue."""
 
     @property
     def latest_start_s(self) -> float:
@@ -114,22 +81,31 @@ class WaitingRequest:
         return min(self.start_by_s, self.expires_s)
 
     @property
+    def home(self) -> tuple[int, float]:
+        """The slot of the replica that has most of its prompt, −1 without one, and how many tokens of it."""
+        return self.record.home or NO_HOME
+
+    @property
     def cost(self) -> float:
-        """Tokens, those that it has cached left out."""
-        return cost_of(max(self.request.input_tokens - self.cached_tokens, 0.0), self.output_tokens)
+        """Tokens, those that its home has cached left out."""
+        record = self.record
+        return cost_of(max(record.request.input_tokens - self.home[1], 0.0), float(record.expected_output))
 
     @property
     def home_until_s(self) -> float:
         """The time until which it waits for its home, while others may have room."""
-        patience_s = self.latest_start_s - self.enqueued_s
-        return self.enqueued_s + HOME_PATIENCE * patience_s if 0.0 < patience_s < inf else -inf
+        patience_s = self.latest_start_s - self.held_s
+        return self.held_s + HOME_PATIENCE * patience_s if 0.0 < patience_s < inf else -inf
 
 
 class Alike(NamedTuple):
-    """What the requests of a line have in common; SLOs to within 1/64."""
+    """What the requests of a line have in common: lengths, and so costs, to within a quarter of an octave (0
+    for one token), SLOs to within 1/64."""
 
     tenant: str
-    pattern: RequestPattern
+    model: str
+    input_step: int
+    output_step: int
     ttft_slo_s: float
     tpot_slo_s: float
     critical: bool
@@ -138,22 +114,25 @@ class Alike(NamedTuple):
     profile: str
 
 
-def alike(entry: WaitingRequest) -> Alike:
-    """The line of a request."""
-    return line_of(entry.request, entry.slo or entry.request.slo, entry.pattern, entry.home, entry.profile)
+def alike(record: Record) -> Alike:
+    """The line of a request, whose home is known."""
+    request, slo = record.request, record.slo
+    return Alike(
+        tenant=request.tenant,
+        model=request.model,
+        input_step=_step_of(request.input_tokens),
+        output_step=_step_of(record.expected_output),
+        ttft_slo_s=rounded_down(slo.ttft_s),
+        tpot_slo_s=rounded_down(slo.tpot_s),
+        critical=request.critical,
+        adapter=request.adapter,
+        home=(record.home or NO_HOME)[0],
+        profile=record.profile,
+    )
 
 
-def line_of(
-    request: RouteRequest, slo: RequestSlo, pattern: RequestPattern, home: int, profile: str
-) -> Alike:
-    """The line of a request that is held to that SLO."""
-    ttft_slo_s, tpot_slo_s = rounded_down(slo.ttft_s), rounded_down(slo.tpot_s)
-    of_whom = (request.critical, request.adapter, home, profile)
-    return Alike(request.tenant, pattern, ttft_slo_s, tpot_slo_s, *of_whom)
-
-
-STEPS = 128
-"""Rounding of SLOs: so many steps in an octave's upper end."""
+def _step_of(tokens: float) -> int:
+    return int(STEPS_OF_LENGTH * log2(max(tokens, 1.0)))
 
 
 def rounded_down(seconds: float) -> float:
@@ -164,253 +143,223 @@ def rounded_down(seconds: float) -> float:
     if isinf(seconds):
         return seconds
     fraction, exponent = frexp(seconds)
-    return ldexp(int(fraction * STEPS) / STEPS, exponent)
+    return ldexp(int(fraction * STEPS_OF_SLO) / STEPS_OF_SLO, exponent)
 
 
 class _Line:
     """One line; `column` is its place in the table of heads.
 
-    `entries` are in the order in which they are served; `starts`, by latest start, those that can be saved.
-    All in it are due by one price, so that none passes its like when usual requests change.
+    Those that can be saved stand in it by latest start, those that are lost by when they came.
     """
 
-    __slots__ = ("column", "entries", "key", "log_price", "s_per_token", "starts")
+    __slots__ = ("_order", "column", "key", "requests")
 
     def __init__(self, key: tuple[Alike, bool], column: int) -> None:
         self.key, self.column = key, column
-        self.entries: LazyHeap[WaitingRequest] = LazyHeap()
-        self.starts: LazyHeap[WaitingRequest] = LazyHeap()
-        self.log_price, self.s_per_token = inf, 0.0
+        self.requests: dict[int, HeldRequest] = {}
+        self._order: list[tuple[float, int]] = []
 
-    def due_s(self, entry: WaitingRequest) -> float:
-        """When one that can be saved is due."""
-        return entry.latest_start_s + LENIENCE * self.s_per_token * entry.cost
+    @property
+    def head(self) -> HeldRequest:
+        """The first of it."""
+        return self.requests[self._order[0][1]]
 
-    def priced(self, log_price: float) -> bool:
-        """Go by this price, if it is another one (True)."""
-        if abs(log_price - self.log_price) <= PRICE_STEP:
-            return False
-        self.log_price, self.s_per_token = log_price, exp(log_price)
-        self.entries.rekey(self.due_s)
-        return True
+    @property
+    def more_s(self) -> float:
+        """How much later the last of it has to start than the head."""
+        return self._order[-1][0] - self._order[0][0] if self._order[-1][0] < inf else 0.0
+
+    def add(self, held: HeldRequest) -> None:
+        """One more."""
+        insort(self._order, self._place(held))
+        self.requests[held.sequence] = held
+
+    def take(self, held: HeldRequest) -> None:
+        """One less."""
+        del self.requests[held.sequence]
+        del self._order[bisect_left(self._order, self._place(held))]
+
+    def at_ends(self, held: HeldRequest) -> bool:
+        """True for its head and its last."""
+        return held.sequence in {self._order[0][1], self._order[-1][1]}
+
+    def later(self, more_s: float) -> HeldRequest | None:
+        """The first that may start so much later than the head; None without one."""
+        if more_s > self.more_s:
+            return None
+        return self.requests[self._order[bisect_left(self._order, (self._order[0][0] + more_s, -1))][1]]
+
+    def _place(self, held: HeldRequest) -> tuple[float, int]:
+        return (held.held_s if self.key[1] else held.latest_start_s), held.sequence
 
 
-class UrgencyQueue:
-    """All that wait. Times passed in never go back; `due` is called before `first` at a time."""
+class HeldQueue:
+    """All that wait. Times never go back; `due` and `give_up` are called before `first` at a time."""
 
     def __init__(self, shares: TenantShares) -> None:
         self._shares, self._sequence = shares, 0
-        self._entries: dict[str, tuple[WaitingRequest, _Line, int]] = {}
+        self._held: dict[str, tuple[HeldRequest, _Line]] = {}
         self._lines: dict[tuple[Alike, bool], _Line] = {}
-        self._at: list[_Line | None] = []
-        self._free: list[int] = []
+        self._at: dict[int, _Line] = {}
         self._of_tenant: dict[str, set[int]] = {}
-        self._tenants: dict[str, int] = {}
-        self._numbers = count()
         self._next_lost_s = -inf
         """No head that can be saved is lost before."""
         self._prices = Prices()
-        self.savable = 0
-        """How many wait that are not lost."""
-        self._expiry: LazyHeap[WaitingRequest] = LazyHeap()
-        self.heads: FloatArray = np.zeros((len(HeadRow), 0))
+        self._priced: dict[str, float] = {}
+        """The logarithm of the price by which the tenant's lines are in order."""
+        self._expiry: LazyHeap[HeldRequest] = LazyHeap()
+        self.unstaffed: dict[str, HeldRequest] = {}
+        """Those that came when a role had no ready replica and were not judged since, in order of coming."""
+        self._columns = Columns(np.array([inf if row is HeadRow.LATEST_S else 0.0 for row in HeadRow]))
+        self.heads = self._columns.values
         """f8[rows, lines]."""
         self.profiles: dict[str, int] = {}
         """The profiles of those that ever waited, and the number of each."""
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._held)
 
     def __contains__(self, request_id: str) -> bool:
-        return request_id in self._entries
+        return request_id in self._held
 
     @property
     def next_due_s(self) -> float:
         """When `due` has something next; infinite if never."""
-        first = self._expiry.first()
-        return inf if first is None else first[0]
+        return self._expiry.least
 
-    def due_s(self, request_id: str) -> float:
-        """When one that waits, and can be saved, is due."""
-        entry, line, _ = self._entries[request_id]
-        return line.due_s(entry)
+    def log_price(self, tenant: str) -> float:
+        """The logarithm of the price by which the tenant's lines are in order now."""
+        return self._priced.get(tenant, 0.0)
 
-    def waits_alike(self, of_line: Alike) -> bool:
-        """True if requests of that line wait that can be saved."""
-        return (of_line, False) in self._lines
+    def waits_alike(self, record: Record) -> bool:
+        """True if requests of its line wait that can be saved."""
+        return (alike(record), False) in self._lines
 
-    def push(self, entry: WaitingRequest) -> None:
+    def push(self, held: HeldRequest) -> None:
         """Let a request wait. Raises RoutingError if it does already."""
-        request_id = entry.request.request_id
-        if request_id in self._entries:
-            raise RoutingError(f"request {request_id!r} waits already")
-        sequence = self._sequence = self._sequence + 1
-        self._shares.waits(entry.request.tenant)
-        self._expiry.push(entry.expires_s, sequence, entry)
-        self._prices.seen(entry.request.tenant, entry.latest_start_s - entry.enqueued_s, entry.cost)
-        self._add(entry, sequence, lost=entry.forced)
+        request = held.record.request
+        if request.request_id in self._held:
+            raise RoutingError(f"request {request.request_id!r} waits already")
+        held.sequence = self._sequence = self._sequence + 1
+        self._shares.waits(request.tenant)
+        self._expiry.push(held.expires_s, held.sequence, held)
+        self._prices.seen(request.tenant, held.latest_start_s - held.held_s, held.cost)
+        self._add(held, lost=False)
+        self._reprice(request.tenant)
+        if held.unstaffed:
+            self.unstaffed[request.request_id] = held
 
-    def remove(self, request_id: str) -> WaitingRequest | None:
+    def remove(self, request_id: str) -> HeldRequest | None:
         """Let it wait no longer; None if it does not wait."""
-        found = self._entries.pop(request_id, None)
+        found = self._held.pop(request_id, None)
         if found is None:
             return None
-        entry, line, sequence = found
-        self._take(line, sequence)
-        self._expiry.discard(sequence)
-        self._shares.waits_no_more(entry.request.tenant)
-        return entry
+        held, line = found
+        self._take(held, line)
+        self._expiry.discard(held.sequence)
+        self._shares.waits_no_more(held.record.request.tenant)
+        self.unstaffed.pop(request_id, None)
+        return held
 
-    def due(self, now_s: float) -> Iterator[WaitingRequest]:
+    def due(self, now_s: float) -> Iterator[HeldRequest]:
         """Those whose patience has ended, longest ago first; each waits no longer once it is given out."""
-        while self.next_due_s <= now_s and (first := self._expiry.first()) is not None:
-            entry = self._expiry.item(first[1])
-            self.remove(entry.request.request_id)
-            yield entry
+        while self._expiry.least <= now_s:
+            held = self._expiry.pop()
+            self.remove(held.record.request.request_id)
+            yield held
 
     def give_up(self, now_s: float) -> None:
         """Move those that can be saved no longer to the lost."""
         if now_s <= self._next_lost_s:
             return
-        while (column := lost_by(self.heads, now_s)) >= 0:
-            line = self._line(column)
-            first = line.starts.first()
-            assert first is not None
-            entry, sequence = line.starts.item(first[1]), first[1]
-            self._take(line, sequence)
-            self._add(entry, sequence, lost=True)
-        self._next_lost_s = next_lost_s(self.heads)
+        while len(columns := np.flatnonzero(self.heads[HeadRow.LATEST_S] < now_s)):
+            line = self._at[int(columns[0])]
+            held = line.head
+            self._take(held, line)
+            self._add(held, lost=True)
+        self._next_lost_s = float(self.heads[HeadRow.LATEST_S].min(initial=inf))
 
-    def first(self, among: Marks | None = None) -> tuple[int, WaitingRequest] | None:
-        """The column and the head of the line that is next, of the lines that are marked; after `give_up`."""
-        marks, shares = _ALL if among is None else among, self._shares
-        column = first_of(self.heads, marks, among is None, shares.table, shares.ahead_from)
-        return None if column < 0 else (column, self.head(column))
+    def first(self, among: Marks) -> int | None:
+        """The column of the line that is next, of the lines that are marked."""
+        column = first_of(self.heads, among, self._shares.table, self._shares.ahead_from)
+        return None if column < 0 else column
 
-    def head(self, column: int) -> WaitingRequest:
-        """The head of a line."""
-        entries = self._line(column).entries
-        first = entries.first()
-        assert first is not None
-        return entries.item(first[1])
-
-    def refused_by(self, column: int, role: int) -> None:
-        """The head of that line found no room at the role in this place."""
-        self.heads[HeadRow.ROLE, column] = role
+    def later(self, column: int, more_s: float = 0.0) -> HeldRequest | None:
+        """The first of that line that may start so much later than its head; None without one."""
+        return self._at[column].later(more_s)
 
     def served(self, tenant: str) -> None:
         """The tenant's counter has changed: its lines rank by it, if its key has users."""
         if tenant in self._of_tenant and self._shares.has_users(tenant):
-            restart(self.heads, float(self._tenants[tenant]), self._shares.start(tenant))
+            self.heads[HeadRow.START, list(self._of_tenant[tenant])] = self._shares.start(tenant)
 
-    def last_of(self, tenant: str) -> str:
-        """The youngest of the tenant's line with most; a critical one only where all of its lines are."""
-        lines = [self._line(column) for column in self._of_tenant[tenant]]
-        longest = max(lines, key=lambda line: (not line.key[0].critical, len(line.entries))).entries
-        return longest.item(longest.youngest).request.request_id
+    def last_of_most(self) -> Record:
+        """Of the tenant that holds most for its weight, the youngest of its line with most; a critical one
+        only where all of its lines are."""
+        lines = [self._at[column] for column in self._of_tenant[self._shares.most_waiting()]]
+        longest = max(lines, key=lambda line: (not line.key[0].critical, len(line.requests))).requests
+        return longest[next(reversed(longest))].record
 
-    def ordered(self, now_s: float) -> Iterator[WaitingRequest]:
-        """The heads, the next one first. One that the caller removes makes room for the next of its line."""
-        self.give_up(now_s)
-        opened = self.heads[HeadRow.LIVE] > 0.0
-        while (found := self.first(opened)) is not None:
-            column, entry = found
-            yield entry
-            if entry.request.request_id in self._entries:
-                opened[column] = False
-
-    def _line(self, column: int) -> _Line:
-        line = self._at[column]
-        assert line is not None
-        return line
-
-    def _add(self, entry: WaitingRequest, sequence: int, *, lost: bool) -> None:
-        self.savable += not lost
-        key = (alike(entry), lost)
+    def _add(self, held: HeldRequest, *, lost: bool) -> None:
+        key = (alike(held.record), lost)
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = _Line(key, self._column())
-            self._at[line.column] = line
-            if entry.request.tenant not in self._of_tenant:
-                self._of_tenant[entry.request.tenant] = set()
-                self._tenants[entry.request.tenant] = next(self._numbers)
-            self._of_tenant[entry.request.tenant].add(line.column)
-        ordered_anew = not lost and line.priced(self._prices.log_of(entry.request.tenant))
-        key_s = entry.enqueued_s if lost else line.due_s(entry)
-        line.entries.push(key_s, sequence, entry)
-        if not lost:
-            line.starts.push(entry.latest_start_s, sequence, entry)
-        self._entries[entry.request.request_id] = (entry, line, sequence)
-        if ordered_anew or sequence in {_first(line.entries), _first(line.starts)}:
+            line = self._lines[key] = _Line(key, self._columns.take())
+            self.heads, self._at[line.column] = self._columns.values, line
+            self._of_tenant.setdefault(key[0].tenant, set()).add(line.column)
+        line.add(held)
+        self._held[held.record.request.request_id] = held, line
+        if line.at_ends(held):
             self._write(line)
 
-    def _take(self, line: _Line, sequence: int) -> None:
-        self.savable -= not line.key[1]
-        leads = sequence in {_first(line.entries), _first(line.starts)}
-        line.entries.discard(sequence)
-        line.starts.discard(sequence)
-        if not line.entries:
+    def _take(self, held: HeldRequest, line: _Line) -> None:
+        at_ends = line.at_ends(held)
+        line.take(held)
+        if not line.requests:
             del self._lines[line.key]
-            self.heads[HeadRow.LIVE, line.column] = 0.0
-            self._at[line.column] = None
-            self._free.append(line.column)
-            columns = self._of_tenant[line.key[0].tenant]
-            columns.discard(line.column)
-            if not columns:
-                del self._of_tenant[line.key[0].tenant], self._tenants[line.key[0].tenant]
-        elif leads:
+            del self._at[line.column]
+            self._columns.give_back(line.column)
+            tenant = line.key[0].tenant
+            self._of_tenant[tenant].discard(line.column)
+            if not self._of_tenant[tenant]:
+                del self._of_tenant[tenant]
+                self._priced.pop(tenant, None)
+        elif at_ends:
             self._write(line)
 
     def _write(self, line: _Line) -> None:
         """The head of a line stands in the table."""
-        first = line.entries.first()
-        assert first is not None
-        (key_s, sequence), (of_line, lost) = first, line.key
-        entry = line.entries.item(sequence)
-        request, slo = entry.request, entry.slo or entry.request.slo
-        next_start = line.starts.first()
-        tier = LOST_TIER if lost else CRITICAL_TIER if of_line.critical else PLAIN_TIER
+        (of_line, lost), held = line.key, line.head
+        request, slo = held.record.request, held.record.slo
+        home, cached_tokens = held.home
+        price = exp(self.log_price(of_line.tenant)) / (CRITICAL_WORTH if of_line.critical else 1.0)
         self.heads[:, line.column] = (
             1.0,
-            tier,
-            key_s,
-            sequence,
+            lost,
+            held.held_s if lost else held.latest_start_s + LENIENCE * price * held.cost,
+            held.sequence,
             self._shares.start(request.tenant),
             request.input_tokens,
-            entry.output_tokens,
-            entry.cached_tokens,
-            entry.home,
+            held.record.expected_output,
+            cached_tokens,
+            home,
             request.arrival_s + slo.ttft_s,
             slo.tpot_s,
-            entry.role,
-            entry.forced,
-            entry.home_until_s,
-            self.profiles.setdefault(entry.profile, len(self.profiles)),
+            held.role,
+            held.home_until_s,
+            self.profiles.setdefault(of_line.profile, len(self.profiles)),
             self._shares.number(request.tenant),
-            self._tenants[request.tenant],
-            entry.late_from_s,
             RequestClass.of(request),
-            inf if next_start is None else next_start[0],
+            inf if lost else held.latest_start_s,
+            0.0 if lost else line.more_s,
         )
-        if next_start is not None:
-            self._next_lost_s = min(self._next_lost_s, next_start[0])
+        if not lost:
+            self._next_lost_s = min(self._next_lost_s, held.latest_start_s)
 
-    def _column(self) -> int:
-        if not self._free:
-            old = len(self._at)
-            new = max(FIRST_LINES, 2 * old)
-            heads = np.zeros((len(HeadRow), new))
-            heads[:, :old] = self.heads
-            self.heads = heads
-            self._at.extend([None] * (new - old))
-            self._free.extend(range(new - 1, old - 1, -1))
-        return self._free.pop()
-
-
-def _first(heap: LazyHeap[WaitingRequest]) -> int:
-    """The number of the first; −1 without one."""
-    first = heap.first()
-    return -1 if first is None else first[1]
-
-
-_ALL: Marks = np.ones(0, dtype=np.bool_)
+    def _reprice(self, tenant: str) -> None:
+        """All lines of the tenant go by its price as it is now, once that has changed."""
+        log_price = self._prices.log_of(tenant)
+        if tenant not in self._priced or abs(log_price - self._priced[tenant]) > PRICE_STEP:
+            self._priced[tenant] = log_price
+            for column in self._of_tenant[tenant]:
+                self._write(self._at[column])
