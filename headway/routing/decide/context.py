@@ -62,7 +62,6 @@ class Refusal:
     one without a candidate. `nearest` is the slot that lacks least for the request, `blocked_at` one that
     only the SLOs of those that run there keep closed; −1 for none. `of_next`: there would be one if the next
     role had room at once. `late_s`: one that is due so much later would have a candidate.
-    `loads`: the least part of a replica that it would take, for each FleetRow.KIND where that is known.
     """
 
     reason: ShedReason

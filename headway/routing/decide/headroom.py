@@ -8,6 +8,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headway.routing.fleet.table import FleetRow, FloatArray, SlotArray
 from headway.routing.predict.corrections import FIRST_SAFETY
@@ -19,6 +20,9 @@ WORK, GROWTH = int(ForecastRow.WORK_S), int(ForecastRow.GROWTH)
 
 WORK_WEIGHT = 2.0
 """A second of work beside a second of waiting: what a cached prompt saves, those who come later have, too."""
+
+HARMLESS_SHARE = 1e-9
+"""What others may lose of their SLOs where nothing is lost: rounding."""
 
 LEAST = 1e-6
 """The score of a valid candidate without any headroom to spare."""
@@ -157,6 +161,23 @@ def harm(candidate: JudgedReplica, terms: SloTerms) -> float:
         return 0.0
     most_s = candidate.alone_s + LATE_ROOM * max(0.0, limit_s - candidate.alone_s)
     return float(max(0.0, candidate.others_s * candidate.tpot_safety - most_s) / limit_s)
+
+
+@compiled_in_place
+def is_harmless(candidate: JudgedReplica, terms: SloTerms) -> bool:
+    """True if a request whose TTFT SLO is lost leaves those that can be saved their room and their turn."""
+    return bool(candidate.quiet and harm(candidate, terms) <= HARMLESS_SHARE)
+
+
+@compiled
+def harmless(
+    rows: FloatArray, table: FloatArray, slots: SlotArray, figures: tuple[Any, ...]
+) -> NDArray[np.bool_]:
+    """The same for all candidates, bool[C]; `figures` are `SloTerms`."""
+    terms, out = SloTerms(*figures), np.empty(len(slots), dtype=np.bool_)
+    for place in range(len(slots)):
+        out[place] = is_harmless(candidate_at(rows, table, place, slots[place], terms), terms)
+    return out
 
 
 @compiled_in_place

@@ -39,15 +39,12 @@ import numpy as np
 
 from headway.config import Role
 from headway.routing.decide.context import RoutingState
-from headway.routing.decide.headroom import SloTerms, begins_soon, candidate_at, harm, late_by, missing
+from headway.routing.decide.headroom import SloTerms, begins_soon, candidate_at, is_harmless, late_by, missing
 from headway.routing.fleet.table import DECODE_ROLE, PREFILL_ROLE, ROLE_CODES, FleetRow, FloatArray, SlotArray
 from headway.routing.predict.forecast import ROWS, ForecastRow, forecast, queue_s
 from headway.routing.predict.learned_curves import UNCACHED, correct_at
 from headway.routing.queue.heads import HeadRow, Marks, RequestClass, ahead_of, precedes, waits_for
 from interp.jit import compiled_in_place
-
-HARMLESS_SHARE = 1e-9
-"""What others may lose of their SLOs where nothing is lost: rounding."""
 
 LEAST_WEIGHT, ROUNDING_S = 0.01, 1e-6
 """With these, what is late by `soonest_s` is lacking more than HARMLESS_SHARE by the headroom."""
@@ -273,9 +270,7 @@ def _takes(rows: FloatArray, table: FloatArray, slot: int, asks: SloTerms, may_b
     if not (rows[TTFT_S, 0] < inf and rows[TPOT_S, 0] < inf):
         return False
     candidate = candidate_at(rows, table, 0, slot, asks)
-    if may_be_late and candidate.quiet and harm(candidate, asks) <= HARMLESS_SHARE:
-        return True
-    return bool(missing(candidate, asks) <= 0.0)
+    return bool((may_be_late and is_harmless(candidate, asks)) or missing(candidate, asks) <= 0.0)
 
 
 @compiled_in_place

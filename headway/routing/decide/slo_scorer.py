@@ -30,8 +30,8 @@ from pydantic import Field
 from headway.config import Role
 from headway.config.routing import RoutingSettings
 from headway.routing.decide.context import Refusal, RoutingState, SchedulingContext
-from headway.routing.decide.headroom import LEAST, SloTerms, is_quiet, judge, nearest_of
-from headway.routing.decide.judge import HARMLESS_SHARE, HeldTerms, between_s, fitting
+from headway.routing.decide.headroom import SloTerms, harmless, judge, nearest_of
+from headway.routing.decide.judge import HeldTerms, between_s, fitting
 from headway.routing.decide.lora_affinity import LoraAffinityScorer
 from headway.routing.decide.overruling import overruled
 from headway.routing.fleet.table import ROLE_CODES, FleetRow, FloatArray, SlotArray
@@ -150,12 +150,12 @@ class SloScorer:
         context.notes[NOTE] = 1.0 / (1.0 - np.minimum(verdict, 0.0))
         if not self.patient:
             return usable
-        harmed = -verdict - LEAST - 0.01 * context.forecast[ForecastRow.TTFT_S]
-        harmless: NDArray[np.bool_] = usable & (harmed <= HARMLESS_SHARE) & quiet(context)
-        if record.overdue and not harmless.any():
+        table, figures = context.state.fleet.table, tuple(self._terms(context))
+        free: NDArray[np.bool_] = usable & harmless(context.forecast, table, context.slots, figures)
+        if record.overdue and not free.any():
             replicas = map(context.state.fleet.at, context.slots.tolist())
             return usable & np.array([each.taken >= each.overdue_from for each in replicas], dtype=np.bool_)
-        return harmless
+        return free
 
     @staticmethod
     def _is_lost(context: SchedulingContext) -> bool:
@@ -215,15 +215,6 @@ def _reserve(state: RoutingState, now_s: float, role: Role) -> float:
     if role is Role.PREFILL or not replicas:
         return 0.0
     return state.latency.critical.room(now_s, state.latency.stay_s, replicas)
-
-
-def quiet(context: SchedulingContext) -> NDArray[np.bool_]:
-    """Candidates that compute a prompt at once, and have had none to be saved for long, bool[C]."""
-    table, work_s = context.state.fleet.table, context.forecast[ForecastRow.WORK_S]
-    places = zip(context.slots.tolist(), work_s.tolist(), strict=True)
-    return np.array(
-        [is_quiet(table, slot, context.now_s, seconds) for slot, seconds in places], dtype=np.bool_
-    )
 
 
 def no_headroom(context: SchedulingContext) -> Refusal:

@@ -133,8 +133,8 @@ class Record:
 
     # Placing, for the present attempt: its replicas, its figures in the fleet's table, and what was predicted
     # from the placement on. Newcomers there must keep `guard_s`, the TPOT SLO, infinite if no replica could.
-    # `found_idle` is how many requests its decode replica had ever had if nothing was
-    # there when it came, −1 else.
+    # `found_idle` is how many requests its decode replica had ever had if nothing was there when it came, −1
+    # else.
     phase: RequestPhase = RequestPhase.QUEUED
     attempt: int = 0
     placement: Placement | None = None

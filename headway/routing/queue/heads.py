@@ -23,7 +23,7 @@ CRITICAL_WORTH = 3.0
 
 
 class RequestClass(IntEnum):
-    """What a request may expect where its SLO cannot be kept (`judge.DEMANDS`)."""
+    """What a request may expect where its SLO cannot be kept (`judge`)."""
 
     NAMES_SLO = 0
     """It is shed."""
