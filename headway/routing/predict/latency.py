@@ -165,19 +165,6 @@ class LatencyForecaster:
     def _safety_of(self, gpu_type: str) -> tuple[SafetyFactor, SafetyFactor]:
         return self._safety[gpu_type if self._kinds.get(gpu_type, NO_PROFILE) >= 0 else ""]
 
-    def shared_tpot_s(self, kind: int, sequences: float, kv_tokens: float, duty: float) -> float:
-        """TPOT where `sequences` > 0 with `kv_tokens` together share a replica whose prefill duty is `duty`.
-
-        Infinite where they do not fit, 0 where the kind has no profile.
-        """
-        if kind < 0:
-            return 0.0
-        surfaces = self._surfaces[kind]
-        if sequences > self._batching.max_batch or kv_tokens > surfaces.itl.capacity_tokens or duty >= 1.0:
-            return inf
-        batch = max(sequences, 1.0)
-        return itl_of(surfaces.itl, batch, max(kv_tokens * batch / sequences, batch)) / (1.0 - duty)
-
     def prompts_s(self, table: FloatArray, slot: int, prompts: float, tokens: float) -> float:
         """Seconds that so many prompts of `tokens` each keep a replica, beside its batch; 0 without a
         profile."""
