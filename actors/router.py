@@ -9,7 +9,6 @@ and no control plane runs, it ends by itself some time after the last of them.
 """
 
 import asyncio
-import gc
 import logging
 import time
 import uuid
@@ -23,6 +22,7 @@ import numpy as np
 import ray
 
 from actors import names
+from actors.garbage import collect_when_quiet
 from actors.names import NamedActor
 from actors.performance_model import ModelFollower, load_profiles, own_profile
 from actors.planning.settings import follow_slo
@@ -75,10 +75,8 @@ class Router:
         self._model = ModelFollower(self._router, profiles, NamedActor(names.INTERPOLATOR))
         self._following = asyncio.create_task(self._model.run())
         self._leaving = asyncio.create_task(self._leave_when_forsaken())
-        # What there is by now stays. Each full collection would look through it, for some 100 ms in which
-        # nothing is placed. Serve does the same for its replicas.
-        gc.collect()
-        gc.freeze()
+        router = self._router
+        self._collecting = asyncio.create_task(collect_when_quiet(lambda: router.queued + router.running))
 
     async def address(self) -> Address:
         """Where gateways connect to, and their secret (`GatewayConnections`)."""

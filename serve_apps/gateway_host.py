@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 
 from actors.collector.pages import Page, ServePages
 from actors.collector.request_list import encode
+from actors.garbage import collect_when_quiet
 from actors.planning.settings import follow_slo
 from actors.store import InternalKvStore
 from headway.config import HeadwayConfig
@@ -69,6 +70,8 @@ class Gateway:
         )
         await self._server.start()
         self._slo = asyncio.create_task(follow_slo(InternalKvStore(), self._serving.state.set_slo))
+        places = self._serving.state.traffic.places
+        self._collecting = asyncio.create_task(collect_when_quiet(lambda: places.taken))
 
     def _join(self, replicas: int) -> None:
         """Show what all of `replicas` gateways count, where they are several."""
@@ -115,6 +118,7 @@ class Gateway:
 
     async def __del__(self) -> None:
         self._slo.cancel()
+        self._collecting.cancel()
         if self._serving.live is not None:
             self._serving.live.end()
         await self._server.stop()

@@ -1,0 +1,39 @@
+"""Full garbage collections at a moment when they stop little.
+
+Whatever a request leaves goes with its last reference, but for the cycles that the tracebacks of failed ones
+make. A full collection looks through all objects of all requests in flight, and nothing goes on meanwhile:
+31 ms with 900 streams of a gateway, 125 ms with 40,000 requests of a Router. So Python begins none by itself.
+Young objects are collected as ever.
+"""
+
+import asyncio
+import gc
+from collections.abc import Callable
+
+QUIET = 100
+"""Requests in flight at which a full collection takes 4 ms at the most."""
+
+LOOK_EVERY_S, AT_LAST_S = 60.0, 900.0
+"""Seconds between two looks whether it is quiet, and until it is done all the same. Where half of 400
+requests a second fail, cycles of some 80 MB have gathered by then."""
+
+NEVER = 2**31 - 1
+
+
+async def collect_when_quiet(in_flight: Callable[[], int]) -> None:
+    """Until it is cancelled, do the full collections of a process with so many requests in flight."""
+    young, middle, old = gc.get_threshold()
+    gc.set_threshold(young, middle, NEVER)
+    # What there is by now stays.
+    gc.collect()
+    gc.freeze()
+    loop = asyncio.get_running_loop()
+    done_s = loop.time()
+    try:
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            if in_flight() <= QUIET or loop.time() - done_s >= AT_LAST_S:
+                gc.collect()
+                done_s = loop.time()
+    finally:
+        gc.set_threshold(young, middle, old)
