@@ -8,41 +8,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from math import isfinite, nan
+from typing import NamedTuple
 
 from headway.routing.types import RouteClass, RoutingError
 
 
 class OffloadReason(StrEnum):
-    """The reason that a prompt is computed where it is. The first four are agentic-kvc's."""
+    """The reason that a prompt is computed where it is; docs/offload.md says what each means."""
 
     P_IDLE_D_BUSY = "p_idle_d_busy"
-    """Offloaded: decodes at D are spared more than P takes."""
-    P_OVERLOADED = "p_overloaded"
-    """P's queue is too long."""
-    D_IDLE = "d_idle"
-    """Nothing at D would be disturbed."""
-    BELOW_THRESHOLD = "below_threshold"
-    """WARM or MEDIUM: too small to be worth a transfer."""
     D_OVERLOADED = "d_overloaded"
-    """Offloaded, mostly because of the queue at D."""
-    P_BUSIER = "p_busier"
-    """P has at least as much outstanding as D."""
-    TRANSFER_TOO_DEAR = "transfer_too_dear"
-    """It would pay if moving the KV cost nothing."""
-    CACHE_LOST = "cache_lost"
-    """It would pay if P had as much of the prompt cached as D."""
-    NO_GAIN = "no_gain"
-    """P would lose what D is spared."""
-    NO_ESTIMATE = "no_estimate"
-    """No profile says how long the prompt takes on D or on P."""
-    NO_OTHER_REPLICA = "no_other_replica"
     ALWAYS = "always"
+    P_OVERLOADED = "p_overloaded"
+    P_BUSIER = "p_busier"
+    D_IDLE = "d_idle"
+    BELOW_THRESHOLD = "below_threshold"
+    TRANSFER_TOO_DEAR = "transfer_too_dear"
+    CACHE_LOST = "cache_lost"
+    NO_GAIN = "no_gain"
+    NO_ESTIMATE = "no_estimate"
+    NO_OTHER_REPLICA = "no_other_replica"
     NEVER = "never"
     """The mode leaves nothing to decide; placements say the profile's name instead."""
     DEADLINE_PASSED = "deadline_passed"
-    """Was offloaded, P was too late, colocated since."""
     P_LOST = "p_lost"
-    """Was offloaded, P died or left, colocated since."""
+
+
+OFFLOADING = frozenset({OffloadReason.P_IDLE_D_BUSY, OffloadReason.D_OVERLOADED, OffloadReason.ALWAYS})
+"""The reasons to offload; all others are reasons not to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +83,7 @@ class Site:
 class OffloadQuestion:
     """One request with its decode replica D, and the best prefill replica P, None if there is no other.
 
-    `transfer_s` is what moving the prompt's KV from P to D takes (see `TransferFactor`). `chunk_tokens` is
+    `transfer_s` is what moving the prompt's KV from P to D takes (see `Handovers`). `chunk_tokens` is
     how many prompt tokens an iteration carries, 0 for whole prompts. `mean_outstanding_tokens` is the mean
     over all replicas of what `Site.outstanding_tokens` is for one.
     """
@@ -103,25 +96,20 @@ class OffloadQuestion:
     mean_outstanding_tokens: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffloadDecision:
-    """Where the prompt is computed: at P if `offload`, else at D.
-
-    `cost_s` and `benefit_s` are what was compared: request-seconds with the calibrated estimate, seconds
-    with the document's formula, NaN where nothing was estimated. `deadline_s` is when an offloaded prefill
-    is given up, None if never.
-    """
+class OffloadDecision(NamedTuple):
+    """Where the prompt is computed; `deadline_s` is when an offloaded prefill is given up, None if never."""
 
     route_class: RouteClass
     reason: OffloadReason
-    offload: bool = False
-    cost_s: float = nan
-    benefit_s: float = nan
     deadline_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffloadTrace:
+AFTER_DEADLINE = OffloadDecision(RouteClass.HEAVY_COLO, OffloadReason.DEADLINE_PASSED)
+AFTER_LOSS = OffloadDecision(RouteClass.HEAVY_COLO, OffloadReason.P_LOST)
+"""Decisions for an offloaded request whose prefill is late, or whose P died or left before it was done."""
+
+
+class OffloadTrace(NamedTuple):
     """One request's way (section 3, "per-request breakdown"): times in seconds, None for what has not
     happened.
 
@@ -141,11 +129,7 @@ class OffloadTrace:
 
     def breakdown(self, shift_s: float = 0.0) -> Mapping[str, str | float | None]:
         """The document's fields by their names, as JSON-able data; times on a clock ahead by `shift_s`."""
-        stamps = ("t_proxy_recv", "t_prefill_sent", "t_prefill_done", "t_first_token", "t_done")
-        times_s = {name: getattr(self, name) for name in stamps}
         return {
-            "request_id": self.request_id,
-            "route_class": self.route_class.value,
-            "offload_decision_reason": self.offload_decision_reason.value,
-            **{name: None if at_s is None else at_s + shift_s for name, at_s in times_s.items()},
+            name: value + shift_s if isinstance(value, float) else value
+            for name, value in self._asdict().items()
         }

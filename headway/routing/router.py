@@ -23,7 +23,7 @@ from math import inf, nan
 from headway.config import Role
 from headway.config.routing import RoutingSettings
 from headway.routing.decide.context import RoutingState
-from headway.routing.decide.offload import Traces, after_loss, restored
+from headway.routing.decide.offload import Traces, restored
 from headway.routing.decide.plugins import ProfileHandler
 from headway.routing.decide.scheduler import Pipeline, Scheduler
 from headway.routing.dispatch.claims import guard_kept
@@ -31,6 +31,7 @@ from headway.routing.dispatch.dispatch import Dispatcher
 from headway.routing.dispatch.placing import Counters
 from headway.routing.fleet.gpu_profiles import GpuProfile, surfaces_in
 from headway.routing.fleet.records import Record, Replica, RequestPhase
+from headway.routing.offload import AFTER_LOSS
 from headway.routing.predict.learning import Learning, Sample
 from headway.routing.types import (
     NOTHING,
@@ -134,7 +135,7 @@ class Router:
         multiplies the nominal time of moving KV.
         """
         factors = {name: each.factor for name, each in self._state.latency.safety_factors().items()}
-        return {**factors, "transfer": self._state.handovers.estimate.factor}
+        return {**factors, "transfer": self._state.handovers.factor}
 
     def use_corrections(self, corrections: Mapping[str, float]) -> None:
         """Go on from `corrections` of a former router; those that are missing, or no factors, stay."""
@@ -256,7 +257,7 @@ class Router:
             self.traces.ended(record, None)
             return self._dispatch.drain(now_s)
         if (decode := self._survivor(record)) is not None and record.offload is not None:
-            self._dispatch.colocate(now_s, record, decode, after_loss(record.offload))
+            self._dispatch.colocate(now_s, record, decode, AFTER_LOSS)
             return self._dispatch.outcome()
         self._dispatch.take_back(now_s, record)
         self._dispatch.settle(now_s, record)

@@ -1,7 +1,7 @@
 """The offload decision: classes, the document's rules, the calibrated estimate, deadlines."""
 
 from dataclasses import replace
-from math import inf, isnan, nan
+from math import inf, nan
 from typing import Any
 
 import numpy as np
@@ -9,15 +9,9 @@ import pytest
 
 from headway.config.routing import OffloadSettings
 from headway.routing import RouteClass, RoutingError
-from headway.routing.decide.offload import (
-    after_deadline,
-    after_loss,
-    best_prefill,
-    classify,
-    decide,
-    delays_at,
-)
-from headway.routing.offload import OffloadQuestion, OffloadReason, Site
+from headway.routing.decide.offload import best_prefill, classify, decide, delays_at, sides
+from headway.routing.offload import OFFLOADING, OffloadQuestion, OffloadReason, Site
+from tests.routing.routers import placed, request, router
 
 COST = OffloadSettings(mode="cost")
 HEURISTIC = OffloadSettings(mode="heuristic")
@@ -53,35 +47,25 @@ def test_classes_change_at_their_thresholds(uncached: int, expected: RouteClass)
     assert classify(uncached, OffloadSettings()) is expected
 
 
-@pytest.mark.parametrize("mode", ["never", "always", "heuristic", "cost"])
-@pytest.mark.parametrize("uncached", [0, 1_024, 1_025, 8_191])
-def test_small_prompts_stay_in_every_mode(mode: Any, uncached: int) -> None:
-    decision = decide(ask(d=replace(BUSY, uncached_tokens=uncached)), OffloadSettings(mode=mode))
-    assert not decision.offload
-    assert decision.reason is OffloadReason.BELOW_THRESHOLD
-    assert decision.route_class is (RouteClass.WARM if uncached <= 1_024 else RouteClass.MEDIUM)
-
-
+@pytest.mark.parametrize("mode", ["always", "heuristic", "cost", "never"])
 @pytest.mark.parametrize(
-    ("mode", "reason"),
-    [
-        ("never", OffloadReason.NEVER),
-        ("always", OffloadReason.NO_OTHER_REPLICA),
-        ("heuristic", OffloadReason.NO_OTHER_REPLICA),
-        ("cost", OffloadReason.NO_OTHER_REPLICA),
-    ],
+    ("tokens", "route_class"), [(1_024, "WARM"), (8_191, "MEDIUM"), (8_192, "HEAVY_COLO")]
 )
-def test_without_another_replica_nothing_is_offloaded(mode: Any, reason: OffloadReason) -> None:
-    decision = decide(ask(p=None), OffloadSettings(mode=mode))
-    assert (decision.offload, decision.reason) == (False, reason)
-    assert decision.route_class is RouteClass.HEAVY_COLO
-    assert decision.deadline_s is None
+def test_small_prompts_stay_in_every_mode_and_heavy_ones_without_another_replica(
+    mode: str, tokens: int, route_class: str
+) -> None:
+    heavy = route_class == "HEAVY_COLO"
+    one = router("least_load", count=1 if heavy else 2, offload={"mode": mode})
+    placement = placed(one.submit(0.0, request(input_tokens=tokens)))
+    reason = "no_other_replica" if heavy else "below_threshold"
+    assert (placement.split, placement.deadline_s) == (False, inf)
+    assert placement.route_class == route_class
+    assert placement.reason == (reason if mode != "never" else "least_load")
 
 
 def test_always_offloads_whatever_the_load() -> None:
     decision = decide(ask(d=FREE, p=BUSY), OffloadSettings(mode="always"))
-    assert (decision.offload, decision.reason) == (True, OffloadReason.ALWAYS)
-    assert decision.route_class is RouteClass.HEAVY_P2P
+    assert decision[:2] == (RouteClass.HEAVY_P2P, OffloadReason.ALWAYS)
 
 
 @pytest.mark.parametrize(
@@ -102,10 +86,7 @@ def test_the_heuristic_is_the_documents(
 ) -> None:
     d = replace(BUSY, outstanding_tokens=d_tokens, decode_tokens=decoding)
     p = replace(FREE, outstanding_tokens=p_tokens)
-    decision = decide(ask(d=d, p=p, mean_outstanding_tokens=mean), HEURISTIC)
-    assert decision.reason is reason
-    assert decision.offload is (reason is OffloadReason.P_IDLE_D_BUSY)
-    assert isnan(decision.cost_s)
+    assert decide(ask(d=d, p=p, mean_outstanding_tokens=mean), HEURISTIC).reason is reason
 
 
 def test_delays_are_what_the_theory_says() -> None:
@@ -120,13 +101,10 @@ def test_delays_are_what_the_theory_says() -> None:
 def test_what_p_forgets_is_a_cost_and_what_d_forgets_is_not() -> None:
     p = site(running=1, reuse=0.25)
     assert delays_at(p, chunk_tokens=2_000).evicted_s == pytest.approx(0.25 * 2.0 * 2)
-    plain = decide(ask(p=replace(p, reuse=0.0)), COST)
-    at_p, at_d = (
-        decide(ask(p=p), COST),
-        decide(ask(d=replace(BUSY, reuse=0.25), p=replace(p, reuse=0.0)), COST),
-    )
-    assert at_p.cost_s - plain.cost_s == pytest.approx(1.0)
-    assert (at_d.cost_s, at_d.benefit_s) == (plain.cost_s, plain.benefit_s)
+    cold = replace(p, reuse=0.0)
+    (cost_s, benefit_s), warm_d = sides(ask(), cold), ask(d=replace(BUSY, reuse=0.25))
+    assert sides(ask(), p) == (pytest.approx(cost_s + 1.0), benefit_s)
+    assert sides(warm_d, cold) == (cost_s, benefit_s)
 
 
 def test_whole_prompts_are_one_iteration() -> None:
@@ -134,20 +112,15 @@ def test_whole_prompts_are_one_iteration() -> None:
 
 
 def test_decodes_spared_pay_for_transfer() -> None:
-    decision = decide(ask(), COST)
-    assert (decision.reason, decision.route_class) == (OffloadReason.P_IDLE_D_BUSY, RouteClass.HEAVY_P2P)
-    assert decision.cost_s == pytest.approx(0.5)
-    assert decision.benefit_s == pytest.approx(20.0)  # ten decodes, two seconds each
+    assert decide(ask(), COST)[:2] == (RouteClass.HEAVY_P2P, OffloadReason.P_IDLE_D_BUSY)
+    assert sides(ask(), FREE) == (0.5, pytest.approx(20.0))  # ten decodes, two seconds each
 
 
 def test_a_queue_spared_pays_too() -> None:
-    d = site(queue_s=5.0, running=1, remaining_tokens=1.0, decode_tokens=1.0)
-    decision = decide(ask(d=d), COST)
-    assert (decision.offload, decision.reason) == (True, OffloadReason.D_OVERLOADED)
-    assert decision.cost_s == 0.0
-    assert decision.benefit_s == pytest.approx(
-        4.5 + 0.2
-    )  # starts 5 s earlier less the transfer; 1 of 10 rounds
+    question = ask(d=site(queue_s=5.0, running=1, remaining_tokens=1.0, decode_tokens=1.0))
+    assert decide(question, COST)[:2] == (RouteClass.HEAVY_P2P, OffloadReason.D_OVERLOADED)
+    # It starts 5 s earlier less the transfer; 1 of 10 rounds.
+    assert sides(question, FREE) == (0.0, pytest.approx(4.5 + 0.2))
 
 
 @pytest.mark.parametrize(
@@ -161,25 +134,19 @@ def test_a_queue_spared_pays_too() -> None:
     ],
 )
 def test_why_a_heavy_prompt_stays(p: Site, reason: OffloadReason) -> None:
-    decision = decide(ask(p=p), COST)
-    assert (decision.offload, decision.reason) == (False, reason)
+    assert decide(ask(p=p), COST) == (RouteClass.HEAVY_COLO, reason, None)
 
 
 def test_a_transfer_longer_than_what_it_spares_is_too_dear() -> None:
+    assert decide(ask(p=replace(BUSY, running=9)), COST).reason in OFFLOADING
     decision = decide(ask(p=replace(BUSY, running=9), transfer_s=2.5), COST)
-    assert (decision.offload, decision.reason) == (False, OffloadReason.TRANSFER_TOO_DEAR)
-
-
-def test_p_pays_for_its_own_decodes() -> None:
-    assert decide(ask(p=replace(BUSY, running=9)), COST).offload
-    assert not decide(ask(p=replace(BUSY, running=10)), COST).offload
+    assert decision == (RouteClass.HEAVY_COLO, OffloadReason.TRANSFER_TOO_DEAR, None)
 
 
 @pytest.mark.parametrize("settings", [COST, HEURISTIC])
 def test_an_idle_d_keeps_its_prompt_even_if_p_is_warmer(settings: OffloadSettings) -> None:
     warm = site(uncached_tokens=100, prefill_s=0.01)
-    decision = decide(ask(d=FREE, p=warm), settings)
-    assert (decision.offload, decision.reason) == (False, OffloadReason.D_IDLE)
+    assert decide(ask(d=FREE, p=warm), settings).reason is OffloadReason.D_IDLE
 
 
 def test_the_deadline_follows_from_the_predicted_time_at_p() -> None:
@@ -194,19 +161,6 @@ def test_the_deadline_without_a_profile() -> None:
 
 
 @pytest.mark.parametrize(
-    ("after", "reason"),
-    [(after_deadline, OffloadReason.DEADLINE_PASSED), (after_loss, OffloadReason.P_LOST)],
-)
-def test_what_is_given_up_is_colocated(after: Any, reason: OffloadReason) -> None:
-    decision = after(decide(ask(), COST))
-    assert (decision.offload, decision.reason) == (False, reason)
-    assert decision.route_class is RouteClass.HEAVY_COLO
-    assert decision.deadline_s is None
-    colocated = decide(ask(d=FREE), COST)
-    assert after(colocated) == colocated
-
-
-@pytest.mark.parametrize(
     "changes",
     [{"queue_s": -1.0}, {"queue_s": nan}, {"queue_s": inf}, {"running": -1}, {"prefill_s": -0.1}],
 )
@@ -216,13 +170,7 @@ def test_impossible_sites_are_refused(changes: dict[str, Any]) -> None:
 
 
 def test_p_is_the_replica_that_is_done_first() -> None:
-    queue_s, prefill_s = np.array([0.0, 1.0, 3.0, 0.5]), np.array([9.0, 2.0, 0.5, 2.5])
-    assert best_prefill(queue_s, prefill_s) == 1  # 9.0, 3.0, 3.5, 3.0: the first of equals
-    assert best_prefill(queue_s, prefill_s, d=1) == 3
-    assert best_prefill(queue_s, prefill_s, others_s=np.array([0.0, 9.0, 0.0, 9.0])) == 2
-
-
-def test_no_candidate_is_said() -> None:
-    assert best_prefill(np.array([]), np.array([])) is None
-    assert best_prefill(np.array([1.0]), np.array([1.0]), d=0) is None
-    assert best_prefill(np.array([1.0, 1.0]), np.array([1.0, nan]), d=0) is None
+    assert best_prefill(np.array([0.0, 3.0, 3.5, 3.0]), d=0) == 1  # the first of equals
+    assert best_prefill(np.array([9.0, 3.0, nan, 3.5]), d=1) == 3
+    assert best_prefill(np.array([1.0]), d=0) is None
+    assert best_prefill(np.array([1.0, nan]), d=0) is None

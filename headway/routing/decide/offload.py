@@ -5,8 +5,8 @@
     MEDIUM  u <  heavy_tokens           computed at D
     HEAVY   otherwise: HEAVY_P2P if offloaded, else HEAVY_COLO
 
-The modes, and how the estimate differs from the document's formula, are in docs/offload.md. The order of the
-tests decides which reason is given, never where the prompt goes. P is the replica that is done first:
+The modes, and how the estimate differs from the document's formula, are in docs/offload.md. P is the
+replica that is done first:
 
     P = argmin_x  Q_x + T_x(u_x) + others_x,   x ≠ D
 
@@ -34,19 +34,15 @@ prompt at replica x (D or P):
 D caches the prompt either way, computed or received, so E counts for P alone. With two equally busy, equally
 warm replicas the sides differ by X alone, against offload: it moves work, it removes none.
 
-`Offloading` asks from the fleet's state. D is the replica that the profile chose, where the session lives.
 The prediction of an offloaded request follows its way: queue and prefill at P, transfer of what D has not
 cached (`corrections.Handovers`), then D's next iteration.
-
-Traces are of requests with a decision, kept when they end. A trace is of the attempt that was the last: a
-prompt that was taken back from P has the stamps of its way at D. Where prompt and output are of one replica,
-its driver may tell of the first token alone; then the prompt is done at that time.
 """
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import ceil, exp, inf, isnan, nan
+from typing import NamedTuple
 
 import numpy as np
 
@@ -54,7 +50,14 @@ from headway.config.routing import OffloadSettings
 from headway.routing.decide.context import ChosenReplica, RoutingState, SchedulingContext, choose_replica
 from headway.routing.fleet.records import Record
 from headway.routing.fleet.table import FleetRow
-from headway.routing.offload import OffloadDecision, OffloadQuestion, OffloadReason, OffloadTrace, Site
+from headway.routing.offload import (
+    OFFLOADING,
+    OffloadDecision,
+    OffloadQuestion,
+    OffloadReason,
+    OffloadTrace,
+    Site,
+)
 from headway.routing.predict.forecast import ForecastRow
 from headway.routing.types import Placement, RouteClass
 from interp.arrays import FloatArray
@@ -63,26 +66,19 @@ OVERLOAD = 1.5
 """Heuristic: P may have so many times the mean of outstanding tokens."""
 
 
-def best_prefill(
-    queue_s: FloatArray, prefill_s: FloatArray, *, d: int | None = None, others_s: FloatArray | float = 0.0
-) -> int | None:
-    """Position of P in arrays of seconds, one value a replica; the first of equals.
+def best_prefill(done_s: FloatArray, d: int) -> int | None:
+    """The place of P, the first of equals; None without one.
 
-    `d` is D's position, which is no candidate. Replicas with NaN or infinity are none either; None if there
-    is no candidate.
+    `done_s` f8[C] is what the prompt takes at each replica, NaN or infinite where it can't go; D, in the place
+    `d`, is none.
     """
-    total_s = np.asarray(queue_s + prefill_s + others_s, np.float64)
-    total_s = np.where(np.isfinite(total_s), total_s, np.inf)
-    if d is not None:
-        total_s[d] = np.inf
-    if len(total_s) == 0:
-        return None
-    best = int(np.argmin(total_s))
-    return best if np.isfinite(total_s[best]) else None
+    others_s = np.where(np.isfinite(done_s), done_s, inf)
+    others_s[d] = inf
+    best = int(others_s.argmin())
+    return best if others_s[best] < inf else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delays:
+class Delays(NamedTuple):
     """`own_s` is seconds of this request (queue included); the others are request-seconds of others."""
 
     own_s: float
@@ -117,122 +113,59 @@ def classify(uncached_tokens: int, settings: OffloadSettings) -> RouteClass:
 
 
 def decide(question: OffloadQuestion, settings: OffloadSettings) -> OffloadDecision:
-    """The place where the prompt is computed. Missing data means D."""
-    route_class = classify(question.d.uncached_tokens, settings)
-    if route_class is not RouteClass.HEAVY_COLO:
-        return OffloadDecision(route_class=route_class, reason=OffloadReason.BELOW_THRESHOLD)
-    if settings.mode == "never":
-        return _colocated(OffloadReason.NEVER)
-    if question.p is None:
-        return _colocated(OffloadReason.NO_OTHER_REPLICA)
-    decision = _heavy(question, question.p, settings)
-    if not decision.offload:
-        return decision
-    return replace(decision, deadline_s=_deadline_s(question, question.p, settings))
+    """Where a heavy prompt is computed, by a mode that may offload. Missing data means D."""
+    p = question.p
+    reason = OffloadReason.NO_OTHER_REPLICA if p is None else RULES[settings.mode](question, p)
+    if p is None or reason not in OFFLOADING:
+        return OffloadDecision(RouteClass.HEAVY_COLO, reason)
+    expected_s = delays_at(p, question.chunk_tokens).own_s
+    deadline_s = question.now_s + settings.deadline_factor * expected_s + settings.deadline_slack_s
+    return OffloadDecision(RouteClass.HEAVY_P2P, reason, None if isnan(expected_s) else deadline_s)
 
 
-def after_deadline(decision: OffloadDecision) -> OffloadDecision:
-    """The decision for an offloaded request whose prefill is not done by its deadline."""
-    return _given_up(decision, OffloadReason.DEADLINE_PASSED)
-
-
-def after_loss(decision: OffloadDecision) -> OffloadDecision:
-    """The decision for an offloaded request whose P died or left before the KV was moved."""
-    return _given_up(decision, OffloadReason.P_LOST)
-
-
-def _heavy(question: OffloadQuestion, p: Site, settings: OffloadSettings) -> OffloadDecision:
-    if settings.mode == "always":
-        return _offloaded(OffloadReason.ALWAYS)
-    if settings.mode == "heuristic":
-        return _by_heuristic(question, p)
-    return _by_estimate(question, p)
-
-
-def _by_heuristic(question: OffloadQuestion, p: Site) -> OffloadDecision:
+def _by_heuristic(question: OffloadQuestion, p: Site) -> OffloadReason:
     d = question.d
     if d.decode_tokens == 0:
-        return _colocated(OffloadReason.D_IDLE)
+        return OffloadReason.D_IDLE
     if p.outstanding_tokens >= d.outstanding_tokens:
-        return _colocated(OffloadReason.P_BUSIER)
+        return OffloadReason.P_BUSIER
     if p.outstanding_tokens > OVERLOAD * question.mean_outstanding_tokens:
-        return _colocated(OffloadReason.P_OVERLOADED)
-    return _offloaded(OffloadReason.P_IDLE_D_BUSY)
+        return OffloadReason.P_OVERLOADED
+    return OffloadReason.P_IDLE_D_BUSY
 
 
-def _by_estimate(question: OffloadQuestion, p: Site) -> OffloadDecision:
-    d, chunk_tokens = question.d, question.chunk_tokens
+def _by_estimate(question: OffloadQuestion, p: Site) -> OffloadReason:
+    d = question.d
     if isnan(d.prefill_s) or isnan(p.prefill_s):
-        return _colocated(OffloadReason.NO_ESTIMATE)
-    at_d, at_p = delays_at(d, chunk_tokens), delays_at(p, chunk_tokens)
-    cost_s, benefit_s = _sides(at_d, at_p, question.transfer_s)
+        return OffloadReason.NO_ESTIMATE
     if d.idle:
-        return _colocated(OffloadReason.D_IDLE, cost_s, benefit_s)
+        return OffloadReason.D_IDLE
+    cost_s, benefit_s = sides(question, p)
     if benefit_s > cost_s:
-        mostly_queue = benefit_s - at_d.decode_s > at_d.decode_s
-        reason = OffloadReason.D_OVERLOADED if mostly_queue else OffloadReason.P_IDLE_D_BUSY
-        return _offloaded(reason, cost_s, benefit_s)
-    return _colocated(_why_not(question, p, at_d, cost_s - benefit_s), cost_s, benefit_s)
+        decode_s = delays_at(d, question.chunk_tokens).decode_s
+        mostly_queue = benefit_s - decode_s > decode_s
+        return OffloadReason.D_OVERLOADED if mostly_queue else OffloadReason.P_IDLE_D_BUSY
+    if cost_s - benefit_s < question.transfer_s:
+        return OffloadReason.TRANSFER_TOO_DEAR
+    cost_s, benefit_s = sides(question, replace(p, uncached_tokens=d.uncached_tokens, prefill_s=d.prefill_s))
+    if benefit_s > cost_s:
+        return OffloadReason.CACHE_LOST
+    return OffloadReason.P_OVERLOADED if p.queue_s > d.queue_s else OffloadReason.NO_GAIN
 
 
-def _sides(at_d: Delays, at_p: Delays, transfer_s: float) -> tuple[float, float]:
-    """Cost and benefit in request-seconds."""
-    later_s = at_p.own_s + transfer_s - at_d.own_s
+def sides(question: OffloadQuestion, p: Site) -> tuple[float, float]:
+    """Cost and benefit of offloading to `p`, in request-seconds."""
+    at_d, at_p = delays_at(question.d, question.chunk_tokens), delays_at(p, question.chunk_tokens)
+    later_s = at_p.own_s + question.transfer_s - at_d.own_s
     return max(later_s, 0.0) + at_p.others_s + at_p.evicted_s, max(-later_s, 0.0) + at_d.others_s
 
 
-def _why_not(question: OffloadQuestion, p: Site, at_d: Delays, loss_s: float) -> OffloadReason:
-    """The reason of a decision against P, which would lose `loss_s` request-seconds."""
-    if loss_s < question.transfer_s:
-        return OffloadReason.TRANSFER_TOO_DEAR
-    as_warm = replace(p, uncached_tokens=question.d.uncached_tokens, prefill_s=question.d.prefill_s)
-    cost_s, benefit_s = _sides(at_d, delays_at(as_warm, question.chunk_tokens), question.transfer_s)
-    if benefit_s > cost_s:
-        return OffloadReason.CACHE_LOST
-    return OffloadReason.P_OVERLOADED if p.queue_s > question.d.queue_s else OffloadReason.NO_GAIN
-
-
-def _deadline_s(question: OffloadQuestion, p: Site, settings: OffloadSettings) -> float | None:
-    expected_s = delays_at(p, question.chunk_tokens).own_s
-    if isnan(expected_s):
-        return None
-    return question.now_s + settings.deadline_factor * expected_s + settings.deadline_slack_s
-
-
-def _offloaded(
-    reason: OffloadReason, cost_s: float = float("nan"), benefit_s: float = float("nan")
-) -> OffloadDecision:
-    return OffloadDecision(
-        route_class=RouteClass.HEAVY_P2P, reason=reason, offload=True, cost_s=cost_s, benefit_s=benefit_s
-    )
-
-
-def _colocated(
-    reason: OffloadReason, cost_s: float = float("nan"), benefit_s: float = float("nan")
-) -> OffloadDecision:
-    return OffloadDecision(
-        route_class=RouteClass.HEAVY_COLO, reason=reason, cost_s=cost_s, benefit_s=benefit_s
-    )
-
-
-def _given_up(decision: OffloadDecision, reason: OffloadReason) -> OffloadDecision:
-    """A request that was not offloaded stays as it is."""
-    if not decision.offload:
-        return decision
-    return replace(decision, route_class=RouteClass.HEAVY_COLO, reason=reason, offload=False, deadline_s=None)
-
-
-BELOW_THRESHOLD = {
-    route_class: OffloadDecision(route_class=route_class, reason=OffloadReason.BELOW_THRESHOLD)
-    for route_class in (RouteClass.WARM, RouteClass.MEDIUM)
+RULES: Mapping[str, Callable[[OffloadQuestion, Site], OffloadReason]] = {
+    "always": lambda question, p: OffloadReason.ALWAYS,
+    "heuristic": _by_heuristic,
+    "cost": _by_estimate,
 }
-"""Decisions that need no figures of the fleet; `decide` says the same."""
-
-NEVER = {
-    route_class: OffloadDecision(route_class=route_class, reason=OffloadReason.NEVER)
-    for route_class in (RouteClass.WARM, RouteClass.MEDIUM, RouteClass.HEAVY_COLO)
-}
-"""Requests where nothing is to be decided have their class all the same."""
+"""By mode the reason for or against offloading to P."""
 
 RATE_MEMORY_S = 10.0
 """Arrivals are averaged over about so long."""
@@ -261,11 +194,11 @@ class Offloading:
         """The decision for a request that the profile sends to `chosen`, and P if it is offloaded."""
         route_class = classify(int(chosen.missing_tokens), self._settings)
         if self._settings.mode == "never":
-            return NEVER[route_class], None
+            return OffloadDecision(route_class, OffloadReason.NEVER), None
         self._prompt_tokens += chosen.context.record.request.input_tokens
         self._cached_tokens += int(chosen.cached_tokens)
         if route_class is not RouteClass.HEAVY_COLO:
-            return BELOW_THRESHOLD[route_class], None
+            return OffloadDecision(route_class, OffloadReason.BELOW_THRESHOLD), None
         return self._heavy(chosen, chosen.context.about(chosen.context.role))
 
     @property
@@ -277,15 +210,13 @@ class Offloading:
     def _heavy(
         self, chosen: ChosenReplica, everyone: SchedulingContext
     ) -> tuple[OffloadDecision, ChosenReplica | None]:
-        listed = np.nonzero(everyone.slots == chosen.replica.slot)[0]
-        d = int(listed[0]) if len(listed) else None
-        rows, work_s = everyone.forecast, everyone.forecast[ForecastRow.WORK_S]
+        d = int((everyone.slots == chosen.replica.slot).argmax())
         outstanding = everyone.column(FleetRow.PREFILL_TOKENS) + everyone.column(FleetRow.KV_TOKENS)
+        work_s, done_s = everyone.forecast[ForecastRow.WORK_S], outstanding
         if np.isfinite(work_s).any():
             others_s = (everyone.column(FleetRow.RUNNING) + everyone.column(FleetRow.COMING)) * work_s
-            p = best_prefill(rows[ForecastRow.QUEUE_S], work_s, d=d, others_s=others_s)
-        else:
-            p = best_prefill(outstanding, np.zeros(len(outstanding)), d=d)
+            done_s = everyone.forecast[ForecastRow.QUEUE_S] + work_s + others_s
+        p = best_prefill(done_s, d)
         at_d = choose_replica(everyone.about(everyone.role, np.array([chosen.replica.slot])), 0)
         other = None if p is None else choose_replica(everyone, p)
         asked = OffloadQuestion(
@@ -297,7 +228,7 @@ class Offloading:
             mean_outstanding_tokens=float(outstanding.mean()),
         )
         decision = decide(asked, self._settings)
-        return decision, (other if decision.offload else None)
+        return decision, (other if decision.route_class is RouteClass.HEAVY_P2P else None)
 
     def _site(self, chosen: ChosenReplica, ready: int) -> Site:
         cell = self._state.fleet.table[:, chosen.replica.slot].tolist()
@@ -322,12 +253,8 @@ def restored(placement: Placement) -> OffloadDecision | None:
     """The decision that a placement was made by; None if there was none."""
     if placement.route_class is None or placement.reason not in set(OffloadReason):
         return None
-    return OffloadDecision(
-        route_class=placement.route_class,
-        reason=OffloadReason(placement.reason),
-        offload=placement.route_class is RouteClass.HEAVY_P2P,
-        deadline_s=placement.deadline_s if placement.deadline_s < inf else None,
-    )
+    deadline_s = placement.deadline_s if placement.deadline_s < inf else None
+    return OffloadDecision(placement.route_class, OffloadReason(placement.reason), deadline_s)
 
 
 class Traces:

@@ -18,14 +18,13 @@ import numpy as np
 from headway.config import Role
 from headway.config.routing import RoutingSettings
 from headway.routing.decide.context import Refusal, RoutingState, SchedulingContext
-from headway.routing.decide.offload import after_deadline
 from headway.routing.decide.scheduler import Among, FreedSlots, RouteChoice, Scheduler
 from headway.routing.dispatch.claims import KeptRoom, turned_away
 from headway.routing.dispatch.patience import held_request, home_of, sheds, without_room
 from headway.routing.dispatch.placing import Counters, Placing
 from headway.routing.fleet.records import LazyHeap, Record, Replica, RequestPhase
 from headway.routing.fleet.table import FloatArray
-from headway.routing.offload import OffloadDecision
+from headway.routing.offload import AFTER_DEADLINE, OffloadDecision
 from headway.routing.queue.fair_shares import cost_of
 from headway.routing.queue.heads import ANY_ROLE, HeadRow, Marks
 from headway.routing.queue.held_lines import HeldQueue, HeldRequest
@@ -165,7 +164,7 @@ class Dispatcher:
             decode = record.decode
             if decode is not None and decode.alive and record.offload is not None:
                 with _turn_of(record):
-                    self.colocate(now_s, record, decode, after_deadline(record.offload))
+                    self.colocate(now_s, record, decode, AFTER_DEADLINE)
         return self.drain(now_s)
 
     def colocate(self, now_s: float, record: Record, decode: Replica, decision: OffloadDecision) -> None:
