@@ -33,6 +33,7 @@ import numpy as np
 from actors.routing.gateway_sessions import GatewaySessions
 from actors.routing.messages import Batch, Completed, Event, FirstToken, Prefilled, Submit
 from headway.config import HeadwayConfig, Role, resolve_profile
+from headway.config.routing import PredictionSettings
 from headway.engine import engine_profile, engine_rules
 from headway.routing import (
     OutputProgress,
@@ -46,10 +47,10 @@ from headway.routing import (
     make_router,
 )
 from headway.routing.factory import BUILT_IN
-from headway.routing.predict.learning import RecordedPrior, recorded_priors, training_samples, without_priors
+from headway.routing.predict.learning import Training
 from headway_cli.errors import CliError
 from interp import load_profile
-from predictors.latency import LatencyModel, TrainingWindow, train
+from predictors.latency import LatencyModel
 
 GPU_TYPES = ("h100", "h200", "a100", "b200")
 POOLS: Mapping[str, Mapping[str, Mapping[str, int]]] = {
@@ -347,12 +348,12 @@ def taught(traffic: Traffic) -> LatencyModel:
             took_s = 99 * slowness * (placement.predicted_tpot_s or 0.0)
             router.complete(first_s + took_s, placement.request_id, 100)
     samples = router.take_samples()
-    window = TrainingWindow()
-    window.add(training_samples(samples))
-    trained = train(window, recorded_priors(RecordedPrior(), RecordedPrior(), samples))
-    if not trained.accepted:
+    training = Training(PredictionSettings())
+    training.add(samples)
+    training.train()
+    if training.model is None:
         raise RuntimeError(f"nothing was learned of {len(samples)} samples")
-    return without_priors(trained.model)
+    return training.model
 
 
 def exchanges(traffic: Traffic, count: int = 30) -> list[float]:

@@ -114,7 +114,7 @@ def make_state(
         sessions=Sessions(),
         adapters=AdapterIndex(config.engine.adapters_at_once),
         latency=latency,
-        handovers=Handovers(fleet, rules, latency),
+        handovers=Handovers(fleet, rules, latency.joining_s),
         profiles=profiles,
         shares=TenantShares(lambda tenant: settings.tenant(tenant).weight),
         slo=RequestSlo(ttft_s=config.slo.ttft_s, tpot_s=config.slo.itl_s),

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from headway.config.routing import PredictionSettings
 from headway.engine import EngineRules
 from headway.engine.live import LiveEngine
 from headway.routing import RequestSlo, RouteRequest, RoutingOutcome
-from headway.routing.predict.learning import RecordedPrior, recorded_priors, training_samples, without_priors
+from headway.routing.predict.learning import Training
 from interp import Profile
-from predictors.latency import LatencyModel, TrainingWindow, train
 from tests.routing.routers import SeenRouter, request
 
 Slowness = Callable[[float, str], float]
@@ -25,31 +25,12 @@ INTERVAL_S = 10.0
 LEAST_S = 1e-3
 
 
-class Trainer:
-    """Trains the model of one router."""
-
-    def __init__(self) -> None:
-        self.window, self.ttft, self.tpot = TrainingWindow(), RecordedPrior(), RecordedPrior()
-        self.model: LatencyModel | None = None
-        self.due_s = INTERVAL_S
-
-    def train(self, made: SeenRouter) -> None:
-        self.due_s += INTERVAL_S
-        if samples := made.take_samples():
-            priors = recorded_priors(self.ttft, self.tpot, samples)
-            self.window.add(training_samples(samples))
-            trained = train(self.window, priors, self.model)
-            self.model = trained.model
-            if trained.accepted:
-                made.use_model(without_priors(trained.model))
-
-
 class Engines:
     """The engines of one router, and what became of each request: when it came, and who kept its SLO."""
 
     def __init__(self, made: SeenRouter, slowness: Slowness, *, learn: bool = True) -> None:
         self.made, self.slowness = made, slowness
-        self.trainer = Trainer() if learn else None
+        self.training, self.train_s = Training(PredictionSettings()), INTERVAL_S if learn else np.inf
         self.arrived: dict[str, float] = {}
         self.requests: dict[str, RouteRequest] = {}
         self.kept: set[str] = set()
@@ -65,11 +46,11 @@ class Engines:
             self._push(each.arrival_s, "arrive", each)
         now_s = 0.0
         while self._events:
-            due_s = min(self.made.next_due_s, self.trainer.due_s if self.trainer else np.inf)
+            due_s = min(self.made.next_due_s, self.train_s)
             if due_s < self._events[0][0]:
                 now_s = max(due_s, now_s + LEAST_S)
-                if self.trainer and self.trainer.due_s <= now_s:
-                    self.trainer.train(self.made)
+                if self.train_s <= now_s:
+                    self._train(now_s)
                 self._take(now_s, self.made.expire(now_s))
                 continue
             at_s, _, event, what = heapq.heappop(self._events)
@@ -79,6 +60,12 @@ class Engines:
     def kept_rps(self, start_s: float, end_s: float) -> float:
         """Requests per second that kept their SLO, of those that came from `start_s` to `end_s`."""
         return sum(start_s <= self.arrived[name] < end_s for name in self.kept) / (end_s - start_s)
+
+    def _train(self, now_s: float) -> None:
+        self.train_s += INTERVAL_S
+        self.training.add(self.made.take_samples(), now_s)
+        if self.training.train() and self.training.model is not None:
+            self.made.use_model(self.training.model)
 
     def _happens(self, now_s: float, event: str, what: Any) -> RoutingOutcome:
         if event == "arrive":

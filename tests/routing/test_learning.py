@@ -5,11 +5,11 @@ from math import isnan, nan
 import numpy as np
 import pytest
 
+from headway.config.routing import PredictionSettings
 from headway.routing import RequestSlo
 from headway.routing.predict.corrections import MOST_SAFETY, SafetyFactor
 from headway.routing.predict.evidence import REMEMBERED, ROOM, RatioBounds
-from headway.routing.predict.learning import RecordedPrior, recorded_priors, training_samples, without_priors
-from predictors.latency import TrainingWindow, train
+from headway.routing.predict.learning import RecordedPrior, Training, training_samples
 from tests.routing.routers import MIXED, SPLIT, placed, request, router
 
 SLO = RequestSlo(ttft_s=30.0, tpot_s=1.0)
@@ -43,13 +43,12 @@ def test_a_trained_model_corrects_predictions(pools) -> None:
     samples = made.take_samples()
     assert made.take_samples() == ()
     assert len(samples) == 300 * (2 if pools is SPLIT else 1)
-    window = TrainingWindow()
-    window.add(training_samples(samples))
-    trained = train(window, recorded_priors(RecordedPrior(), RecordedPrior(), samples))
-    assert trained.accepted
-    model = without_priors(trained.model)
-    assert model.ttft.prior is None
-    made.use_model(model)
+    training = Training(PredictionSettings())
+    training.add(samples)
+    assert training.train()
+    assert training.model is not None
+    assert training.model.ttft.prior is None
+    made.use_model(training.model)
     after = placed(made.submit(1e5, request("b", arrival_s=1e5, slo=SLO)))
     assert after.predicted_ttft_s == pytest.approx(2.0 * before.predicted_ttft_s, rel=0.15)
     assert after.predicted_tpot_s == pytest.approx(2.0 * before.predicted_tpot_s, rel=0.15)

@@ -30,9 +30,8 @@ the rest would be too long on average. Where D has no room the wait is unknown a
 Disaggregated pools keep the rule: the latency model learns their TTFT whole (docs/offload.md).
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from math import exp, isfinite, log, sqrt
-from typing import Protocol, Self
 
 from headway.engine.rules import EngineRules
 from headway.routing.fleet.fleet import RoutedFleet
@@ -106,69 +105,52 @@ LEAST_TRANSFER, MOST_TRANSFER = 0.05, 20.0
 """Bounds of the factor: beyond them a rule is not imprecise but of another kind."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferFactor:
-    """The factor f between measured and nominal transfer times, and how many measurements it has seen."""
-
-    factor: float = 1.0
-    measured: int = 0
-    smoothing: float = SMOOTHING
-
-    def observe(self, nominal_s: float, measured_s: float) -> Self:
-        """The estimate after one more transfer; without a nominal time, or with NaN, the same estimate."""
-        if not (nominal_s > 0.0 and isfinite(nominal_s) and isfinite(measured_s)):
-            return self
-        error = measured_s / nominal_s - self.factor
-        factor = self.factor + self.smoothing * min(max(error, -1.0), 1.0)
-        factor = min(max(factor, LEAST_TRANSFER), MOST_TRANSFER)
-        return replace(self, factor=factor, measured=self.measured + 1)
-
-    def seconds(self, nominal_s: float) -> float:
-        """Expected seconds of a transfer that takes `nominal_s` by the rule."""
-        return self.factor * nominal_s
-
-
-class JoiningTimes(Protocol):
-    """Forecasts the wait of a prompt whose KV arrives at a mixed replica."""
-
-    def joining_s(self, table: FloatArray, slot: int, input_tokens: int) -> float:
-        """Seconds until its first token; NaN where that is unknown."""
-
-
 class Handovers:
-    """Transfers of one router's offloaded prompts: expected, and measured."""
+    """Transfers of one router's offloaded prompts: expected, and measured.
 
-    def __init__(self, fleet: RoutedFleet, rules: EngineRules, joining: JoiningTimes) -> None:
-        self._fleet, self._rules, self._joining = fleet, rules, joining
-        self.estimate = TransferFactor()
+    `joining_s(table, slot, input_tokens)` is the wait of a prompt whose KV arrives at a mixed replica until its
+    first token, seconds; NaN where that is unknown.
+    """
+
+    def __init__(
+        self, fleet: RoutedFleet, rules: EngineRules, joining_s: Callable[[FloatArray, int, int], float]
+    ) -> None:
+        self._fleet, self._rules, self._joining_s = fleet, rules, joining_s
+        self.factor, self.measured = 1.0, 0
 
     def seconds(self, tokens: int) -> float:
         """Expected seconds of moving the KV of so many tokens."""
-        return self.estimate.seconds(self._rules.transfer_s(tokens))
+        return self.factor * self._rules.transfer_s(tokens)
 
     def start_from(self, factor: float) -> None:
         """Go on from a factor that was learnt before; one that is no number, or not positive, is ignored."""
         if factor > 0.0:
-            self.estimate = TransferFactor(factor=min(max(factor, LEAST_TRANSFER), MOST_TRANSFER))
+            self.factor = min(max(factor, LEAST_TRANSFER), MOST_TRANSFER)
+
+    def observe(self, nominal_s: float, measured_s: float) -> None:
+        """One more transfer; without a nominal time, or with NaN, it says nothing."""
+        if nominal_s > 0.0 and isfinite(nominal_s) and isfinite(measured_s):
+            error = measured_s / nominal_s - self.factor
+            factor = self.factor + SMOOTHING * min(max(error, -1.0), 1.0)
+            self.factor = min(max(factor, LEAST_TRANSFER), MOST_TRANSFER)
+            self.measured += 1
 
     def sent(self, record: Record, tokens: int) -> None:
         """A prompt is computed at P, and the KV of `tokens` sets out; called before the table is changed."""
         assert record.decode is not None, "it has been placed"
-        wait_s = self._joining.joining_s(self._fleet.table, record.decode.slot, record.request.input_tokens)
+        wait_s = self._joining_s(self._fleet.table, record.decode.slot, record.request.input_tokens)
         record.handover = self._rules.transfer_s(tokens), wait_s
 
     def arrived(self, now_s: float, record: Record) -> None:
         """Its first token left. Without the time of its prompt it says nothing."""
         if record.handover is not None and record.prefilled_s >= 0.0:
             nominal_s, wait_s = record.handover
-            self.estimate = self.estimate.observe(nominal_s, now_s - record.prefilled_s - wait_s)
+            self.observe(nominal_s, now_s - record.prefilled_s - wait_s)
         record.handover = None
 
     def figures(self) -> Figures:
         """`factor` and `measured`, once anything was."""
-        if not self.estimate.measured:
-            return {}
-        return {("factor",): self.estimate.factor, ("measured",): float(self.estimate.measured)}
+        return {("factor",): self.factor, ("measured",): float(self.measured)} if self.measured else {}
 
 
 MEMORY_S = 30.0

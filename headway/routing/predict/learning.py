@@ -5,20 +5,14 @@ disaggregated pools a request yields two samples, its TTFT with the prefill repl
 with the decode replica's.
 
 Trainers of `predictors.latency` want priors as functions of features, but our prior knows more of the fleet
-than the features say. So a sample carries our prior's answer; `recorded_priors` are functions for rows that
-were recorded, and `without_priors` is the trained model without that memory, for routers, which bring their
-own prior.
-
-A router's latency model as it is kept up, live as simulated: samples in, models out.
-
-Training rows carry the prior's value at the moment of placement. The trained model is handed on without any
-prior, since the router brings its own (`learning`).
+than the features say. So a sample carries our prior's answer at the moment of placement, which `Training`
+looks up by the features; routers, which bring their own prior, get the model without it.
 """
 
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from math import inf, log, nan
+from math import inf, isnan, log, nan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +24,6 @@ from headway.routing.fleet.table import FloatArray
 from headway.routing.predict.latency import LatencyForecaster
 from headway.routing.types import Figures, Labels, RouteRequest
 from predictors.latency import (
-    ErrorFigures,
     LatencyFeatures,
     LatencyModel,
     LatencySamples,
@@ -138,23 +131,17 @@ class Learning:
         self._samples.clear()
         return taken
 
-    def errors(self) -> dict[Target, ErrorFigures]:
-        """Live errors of the predictions that requests were placed by."""
-        for target in Target:
-            self._flush(target)
-        return {target: error.figures() for target, error in self._errors.items()}
-
     def figures(self) -> Figures:
-        """The same as metrics: by target, `error`, `bias` and `pairs`.
+        """Live errors of predictions that requests were placed by: by target, `error`, `bias` and `pairs`.
 
         And of requests that predictions had refused, how many were `placed`, and how many `kept` their SLO.
         """
-        probes = self._latency.evidence.probes
-        found: dict[Labels, float] = {
-            (target.value, name): float(getattr(figures, name))
-            for target, figures in self.errors().items()
-            for name in ("error", "bias", "pairs")
-        }
+        probes, found = self._latency.evidence.probes, dict[Labels, float]()
+        for target, errors in self._errors.items():
+            self._flush(target)
+            figures = errors.figures()
+            found |= {(target.value, name): getattr(figures, name) for name in ("error", "bias")}
+            found[target.value, "pairs"] = float(figures.pairs)
         if probes.placed:
             found |= {("refused", "placed"): float(probes.placed), ("refused", "kept"): float(probes.kept)}
         return found
@@ -169,9 +156,9 @@ class Learning:
                     features=each.features,
                     prior_ttft_s=each.prior_ttft_s,
                     prior_tpot_s=each.prior_tpot_s,
-                    # NaN is not equal to itself: no prior, so nothing is said of this target.
-                    ttft_s=ttft_s if each.prior_ttft_s == each.prior_ttft_s else nan,
-                    tpot_s=tpot_s if each.prior_tpot_s == each.prior_tpot_s else nan,
+                    # Without a prior nothing is said of this target.
+                    ttft_s=nan if isnan(each.prior_ttft_s) else ttft_s,
+                    tpot_s=nan if isnan(each.prior_tpot_s) else tpot_s,
                 )
             )
 
@@ -212,7 +199,9 @@ class RecordedPrior:
         self._rows: dict[Features, float] = {}
 
     def record(self, features: Features, prior_s: float) -> None:
-        """Remember a row."""
+        """Remember a row, if it has a prior."""
+        if isnan(prior_s):
+            return
         self._rows.pop(features, None)
         self._rows[features] = prior_s
         if len(self._rows) > self._most:
@@ -224,23 +213,11 @@ class RecordedPrior:
         return np.array([self._rows.get(tuple(row), nan) for row in rows])
 
 
-def recorded_priors(ttft: RecordedPrior, tpot: RecordedPrior, samples: Sequence[Sample]) -> Priors:
-    """Priors for training that know `samples` too."""
-    for each in samples:
-        if each.prior_ttft_s == each.prior_ttft_s:
-            ttft.record(each.features, each.prior_ttft_s)
-        if each.prior_tpot_s == each.prior_tpot_s:
-            tpot.record(each.features, each.prior_tpot_s)
-    return Priors(ttft=ttft, tpot=tpot)
-
-
-def without_priors(model: LatencyModel) -> LatencyModel:
-    """The model for routers, which bring their own prior."""
-    return replace(model, ttft=replace(model.ttft, prior=None), tpot=replace(model.tpot, prior=None))
-
-
 class Training:
-    """The training window and the model in place. `add` and `train` may run in different threads in turn."""
+    """A router's latency model as it is kept up, live as simulated: samples in, models out.
+
+    `add` and `train` may run in different threads in turn.
+    """
 
     def __init__(self, settings: PredictionSettings) -> None:
         self._online = OnlineLatency(TrainingWindow(most_rows=settings.window_samples), LatencySettings())
@@ -252,8 +229,9 @@ class Training:
     @property
     def model(self) -> LatencyModel | None:
         """The model for routers as of the last `add`, None before the first that was accepted."""
-        model = self._online.model(self._now_s) if self._accepted else None
-        return None if model is None else without_priors(model)
+        if not self._accepted or (model := self._online.model(self._now_s)) is None:
+            return None
+        return replace(model, ttft=replace(model.ttft, prior=None), tpot=replace(model.tpot, prior=None))
 
     @property
     def version(self) -> tuple[int, ...]:
@@ -266,7 +244,9 @@ class Training:
         """Take in the samples, oldest first, that have come by `now_s`."""
         self._now_s = now_s
         if samples:
-            recorded_priors(self._ttft, self._tpot, samples)
+            for each in samples:
+                self._ttft.record(each.features, each.prior_ttft_s)
+                self._tpot.record(each.features, each.prior_tpot_s)
             self._fresh_rows += self._online.learn(training_samples(samples), now_s)
 
     def train(self) -> bool:
@@ -274,7 +254,7 @@ class Training:
         if not self._fresh_rows:
             return False
         self._fresh_rows = 0
-        self._trained = self._online.train(recorded_priors(self._ttft, self._tpot, ()))
+        self._trained = self._online.train(Priors(ttft=self._ttft, tpot=self._tpot))
         self._trainings += 1
         self._accepted += self._trained.accepted
         return self._trained.accepted
