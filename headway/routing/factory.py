@@ -8,7 +8,6 @@ say. Whatever is unknown is a RoutingError that names the place and what there i
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -128,7 +127,8 @@ def make_scheduler(
     """The scheduler of a router that goes by `state`."""
     settings = config.routing
     saturation = SaturationFilter(SaturationRule.of(config, state.rules.max_batch_size).limits)
-    rescue = _PluginSet(settings, ()).built_in("least_load") if live else None
+    least_load = BUILT_IN["least_load"].items()
+    rescue = _PluginSet(settings, ()).pipeline("least_load", least_load) if live else None
     offloading = Offloading(state, settings.offload)
     return Scheduler(state, pipelines, settings.fallback, offloading, saturation=saturation, rescue=rescue)
 
@@ -138,24 +138,23 @@ def make_pipelines(settings: RoutingSettings) -> Mapping[str, Pipeline]:
 
     Raises RoutingError.
     """
-    given = _PluginSet(settings, settings.plugins)
-    pipelines = {name: _PluginSet(settings, ()).built_in(name) for name in BUILT_IN}
+    given, defaults = _PluginSet(settings, settings.plugins), _PluginSet(settings, ())
+    pipelines = {name: defaults.pipeline(name, weights.items()) for name, weights in BUILT_IN.items()}
     # Those of other packages only where they are named: loading one imports its package.
     named = {settings.live_profile, settings.fallback}
     named |= {str(each.parameters.get("prediction")) for each in settings.plugins}
     for name in named & set(PROFILES.names()) - set(pipelines):
-        pipelines[name] = _PluginSet(settings, ()).installed(name)
+        try:
+            weights = PROFILES.load(name)
+        except ExtensionError as error:
+            raise RoutingError(f"routing: {error}") from error
+        pipelines[name] = defaults.pipeline(name, weights.items(), f"profile {name}")
     for profile in settings.scheduling_profiles:
+        chosen = [(each.plugin_ref, each.weight) for each in profile.plugins]
         where = f"routing.scheduling_profiles.{profile.name}"
-        if not profile.plugins:
-            raise RoutingError(f"{where}: no plugins; known: {_listed(given.names())}")
-        weights = [(each.plugin_ref, each.weight) for each in profile.plugins]
-        pipelines[profile.name] = given.pipeline(profile.name, weights, where)
+        pipelines[profile.name] = given.pipeline(profile.name, chosen, where)
     for key, name in (("profile", settings.live_profile), ("fallback", settings.fallback)):
-        if name not in pipelines:
-            raise RoutingError(
-                f"routing.{key}: no profile {name!r}; known: {_listed({*pipelines, *PROFILES.names()})}"
-            )
+        _known(f"routing.{key}", "profile", name, {*pipelines, *PROFILES.names()}, pipelines)
     if pipelines[settings.fallback].uses_predictions:
         others = _listed(name for name, pipeline in pipelines.items() if not pipeline.uses_predictions)
         raise RoutingError(
@@ -167,19 +166,13 @@ def make_pipelines(settings: RoutingSettings) -> Mapping[str, Pipeline]:
 def make_handler(settings: RoutingSettings, profiles: Collection[str]) -> ProfileHandler:
     """The profile handler of the settings, or the built-in one. Raises RoutingError."""
     named = _PluginSet(settings, settings.plugins)
-    given: list[tuple[str, ProfileHandler]] = []
-    for place, each in enumerate(settings.plugins):
-        plugin = named.find(each.reference, "")
-        if isinstance(plugin, ProfileHandler):
-            given.append((f"routing.plugins.{place}", plugin))
+    plugins = [(f"routing.plugins.{n}", named.find(it.reference)) for n, it in enumerate(settings.plugins)]
+    given = [(where, plugin) for where, plugin in plugins if isinstance(plugin, ProfileHandler)]
     if len(given) > 1:
         raise RoutingError(f"{given[1][0]}: a second slo-aware-profile-handler; {given[0][0]} is one")
     where, handler = given[0] if given else ("built-in", PLUGINS.load("slo-aware-profile-handler")())
-    if handler.prediction not in profiles:
-        known = _listed({*profiles, *PROFILES.names()})
-        raise RoutingError(
-            f"{where}.parameters.prediction: no profile {handler.prediction!r}; known: {known}"
-        )
+    place = f"{where}.parameters.prediction"
+    _known(place, "profile", handler.prediction, {*profiles, *PROFILES.names()}, profiles)
     return handler
 
 
@@ -188,43 +181,27 @@ class _PluginSet:
 
     def __init__(self, settings: RoutingSettings, given: Sequence[PluginSettings]) -> None:
         self._settings = settings
-        self._made: dict[str, Any] = {}
+        self._made: dict[str, object] = {}
         for place, each in enumerate(given):
             where = f"routing.plugins.{place}"
             if each.reference in self._made:
                 raise RoutingError(f"{where}: a second plugin named {each.reference!r}")
-            if each.type not in PLUGINS:
-                raise RoutingError(
-                    f"{where}.type: no plugin {each.type!r}; known: {_listed(PLUGINS.names())}"
-                )
+            _known(f"{where}.type", "plugin", each.type, PLUGINS.names())
             self._made[each.reference] = _plugin(each, where, settings)
 
-    def names(self) -> Collection[str]:
-        """All names that a profile may use."""
-        return {*PLUGINS.names(), *self._made}
-
-    def find(self, reference: str, where: str) -> object:
+    def find(self, reference: str, where: str = "built-in") -> object:
         """The plugin of that name; RoutingError if there is none."""
         if reference not in self._made:
-            if reference not in PLUGINS:
-                raise RoutingError(f"{where}: no plugin {reference!r}; known: {_listed(self.names())}")
+            _known(where, "plugin", reference, {*PLUGINS.names(), *self._made})
             self._made[reference] = _plugin(PluginSettings(type=reference), where, self._settings)
         return self._made[reference]
 
-    def built_in(self, name: str) -> Pipeline:
-        """A built-in profile."""
-        return self.pipeline(name, BUILT_IN[name].items(), "built-in")
-
-    def installed(self, name: str) -> Pipeline:
-        """The profile of an installed package."""
-        try:
-            weights: Mapping[str, float] = PROFILES.load(name)
-        except ExtensionError as error:
-            raise RoutingError(f"routing: {error}") from error
-        return self.pipeline(name, weights.items(), f"profile {name}")
-
-    def pipeline(self, name: str, weights: Iterable[tuple[str, float]], where: str) -> Pipeline:
+    def pipeline(
+        self, name: str, weights: Collection[tuple[str, float]], where: str = "built-in"
+    ) -> Pipeline:
         """The profile of the named plugins with their weights, in order."""
+        if not weights:
+            raise RoutingError(f"{where}: no plugins; known: {_listed({*PLUGINS.names(), *self._made})}")
         chosen = [(reference, self.find(reference, where), weight) for reference, weight in weights]
         pickers = [reference for reference, plugin, _ in chosen if isinstance(plugin, Picker)]
         if len(pickers) > 1:
@@ -252,9 +229,8 @@ def _plugin(given: PluginSettings, where: str, settings: RoutingSettings) -> obj
     known = [field.name for field in fields(made) if field.init]
     for name in given.parameters:
         if name not in known:
-            raise RoutingError(
-                f"{where}.parameters: {kind} has no {name!r}; known: {_listed(known) or 'none'}"
-            )
+            known_words = _listed(known) or "none"
+            raise RoutingError(f"{where}.parameters: {kind} has no {name!r}; known: {known_words}")
     if kind in PLUGINS.builtin:
         return _made_of(made, given, where, settings)
     try:
@@ -274,6 +250,14 @@ def _made_of(made: type, given: PluginSettings, where: str, settings: RoutingSet
         place = ".".join(("parameters", *map(str, first["loc"])))
         raise RoutingError(f"{where}.{place}: {first['msg'].removeprefix('Value error, ')}") from error
     return plugin.with_settings(settings) if isinstance(plugin, TakesSettings) else plugin
+
+
+def _known(
+    where: str, what: str, name: str, known: Collection[str], usable: Collection[str] | None = None
+) -> None:
+    """Raise RoutingError unless `name` is one of `usable`; the error lists what is `known`."""
+    if name not in (known if usable is None else usable):
+        raise RoutingError(f"{where}: no {what} {name!r}; known: {_listed(known)}")
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -69,8 +69,8 @@ OVERLOAD = 1.5
 def best_prefill(done_s: FloatArray, d: int) -> int | None:
     """The place of P, the first of equals; None without one.
 
-    `done_s` f8[C] is what the prompt takes at each replica, NaN or infinite where it can't go; D, in the place
-    `d`, is none.
+    `done_s` f8[C] is what the prompt takes at each replica, NaN or infinite where it can't go; D, which is in
+    the place `d`, is none.
     """
     others_s = np.where(np.isfinite(done_s), done_s, inf)
     others_s[d] = inf

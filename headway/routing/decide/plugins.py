@@ -16,16 +16,14 @@ A new one is a class in a file and a line in PLUGINS, or an entry point of the g
 in any installed package (such as `headway_aibrix`), whose answers are checked (`checked`). Loops over
 candidates may be compiled (`interp.jit.compiled`).
 
-Plugins of installed packages, held to the protocols: what one does wrong is a PluginFault that names it.
-
-Built-in plugins are used as they are. A plugin from elsewhere is wrapped when it is made, once for all of its
-steps; a wrong answer would else go by in silence: of two scores for three candidates the third is never
-chosen.
+Built-in plugins are used as they are. One from elsewhere is wrapped when it is made, once for all of its
+steps: what it does wrong is a PluginFault that names it. A wrong answer would else go by in silence: of two
+scores for three candidates the third is never chosen.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from operator import index
+from types import SimpleNamespace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -141,116 +139,103 @@ class TakesSettings(Protocol):
 TRAITS = ("uses_predictions", "records_outcomes")
 
 
-@dataclass(frozen=True)
-class _Checked:
-    """The plugin that settings call `name`, and what its class declares."""
-
-    name: str
-    plugin: Any
-
-    def __getattr__(self, attribute: str) -> Any:  # noqa: ANN401 - whatever the plugin declares
-        if attribute in TRAITS:
-            return getattr(self.plugin, attribute, False)
-        raise AttributeError(attribute)
-
-    def _answer(self, step: str, *arguments: object) -> Any:  # noqa: ANN401 - what the plugin returns is open
-        try:
-            return getattr(self.plugin, step)(*arguments)
-        except Exception as error:
-            raise self._fault(f"{step} raised {said(error)}") from error
-
-    def _fault(self, fault: str) -> PluginFault:
-        return PluginFault(self.name, fault)
+def _marks(answer: object, context: SchedulingContext) -> NDArray[np.bool_] | None:
+    if answer is None:
+        return None
+    marks: NDArray[Any] = np.asarray(answer)
+    if marks.dtype != np.bool_:
+        raise ValueError(f"keep returned {_kind(answer)}, not booleans")
+    if marks.shape != (count := len(context.slots),):
+        raise ValueError(f"keep: {_shape(marks)} marks for {count} candidates")
+    return marks
 
 
-class _CheckedFilter(_Checked):
-    def keep(self, context: SchedulingContext) -> NDArray[np.bool_] | None:
-        count = len(context.slots)
-        if (answer := self._answer("keep", context)) is None:
-            return None
-        marks: NDArray[Any] = np.asarray(answer)
-        if marks.dtype != np.bool_:
-            raise self._fault(f"keep returned {_kind(answer)}, not booleans")
-        if marks.shape != (count,):
-            raise self._fault(f"keep: {_shape(marks)} marks for {count} candidates")
-        return marks
-
-    def refusal(self, context: SchedulingContext) -> Refusal:
-        answer = self._answer("refusal", context)
-        if not isinstance(answer, Refusal):
-            raise self._fault(f"refusal returned {_kind(answer)}, not a Refusal")
-        return answer
+def _refusal(answer: object, context: SchedulingContext) -> Refusal:
+    if not isinstance(answer, Refusal):
+        raise ValueError(f"refusal returned {_kind(answer)}, not a Refusal")
+    return answer
 
 
-class _CheckedScorer(_Checked):
-    def score(self, context: SchedulingContext) -> FloatArray:
-        count = len(context.slots)
-        answer = self._answer("score", context)
-        try:
-            scores: FloatArray = np.asarray(answer if answer is not None else "", dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise self._fault(f"score returned {_kind(answer)}, not numbers") from error
-        if scores.shape != (count,):
-            raise self._fault(f"{_shape(scores)} scores for {count} candidates")
-        if not np.isfinite(scores).all() or scores.min(initial=0.0) < 0.0:
-            wrong = scores[~(np.isfinite(scores) & (scores >= 0.0))][0]
-            raise self._fault(f"a score of {wrong:g}, not a number from 0 to 1")
-        return scores
+def _scores(answer: Any, context: SchedulingContext) -> FloatArray:  # noqa: ANN401 - whatever a plugin returns
+    try:
+        scores: FloatArray = np.asarray(answer if answer is not None else "", dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"score returned {_kind(answer)}, not numbers") from error
+    if scores.shape != (count := len(context.slots),):
+        raise ValueError(f"{_shape(scores)} scores for {count} candidates")
+    if len(wrong := scores[~(np.isfinite(scores) & (scores >= 0.0))]):
+        raise ValueError(f"a score of {wrong[0]:g}, not a number from 0 to 1")
+    return scores
 
 
-class _CheckedPacker(_Checked):
-    def loads(self, context: SchedulingContext) -> FloatArray:
-        answer: FloatArray = np.asarray(self._answer("loads", context), dtype=np.float64)
-        if answer.shape != (len(context.slots),) or np.isnan(answer).any():
-            raise self._fault(f"{_shape(answer)} loads for {len(context.slots)} candidates, or NaN")
-        return answer
+def _loads(answer: Any, context: SchedulingContext) -> FloatArray:  # noqa: ANN401 - whatever a plugin returns
+    loads: FloatArray = np.asarray(answer, dtype=np.float64)
+    if loads.shape != (len(context.slots),) or np.isnan(loads).any():
+        raise ValueError(f"{_shape(loads)} loads for {len(context.slots)} candidates, or NaN")
+    return loads
 
 
-class _CheckedPicker(_Checked):
-    def pick(self, context: SchedulingContext, scores: FloatArray, generator: np.random.Generator) -> int:
-        count = len(context.slots)
-        answer = self._answer("pick", context, scores, generator)
-        try:
-            position = index(answer)
-        except TypeError as error:
-            raise self._fault(f"pick returned {_kind(answer)}, not a position") from error
-        if not 0 <= position < count:
-            raise self._fault(f"picked position {position} of {count} candidates, which count from 0")
-        return position
+def _position(answer: Any, context: SchedulingContext, *_: object) -> int:  # noqa: ANN401 - whatever a plugin returns
+    try:
+        position = index(answer)
+    except TypeError as error:
+        raise ValueError(f"pick returned {_kind(answer)}, not a position") from error
+    if not 0 <= position < len(context.slots):
+        raise ValueError(f"picked position {position} of {len(context.slots)} candidates, which count from 0")
+    return position
 
 
-class _CheckedHandler(_Checked):
-    @property
-    def prediction(self) -> str:
-        name: str = self.plugin.prediction
-        return name
-
-    def profile(self, request: RouteRequest, default: str) -> str:
-        answer = self._answer("profile", request, default)
-        if not isinstance(answer, str):
-            raise self._fault(f"profile returned {_kind(answer)}, not the name of a profile")
-        return answer
+def _profile(answer: object, *_: object) -> str:
+    if not isinstance(answer, str):
+        raise ValueError(f"profile returned {_kind(answer)}, not the name of a profile")
+    return answer
 
 
-STEPS: tuple[tuple[type, type[_Checked]], ...] = (
-    (Filter, _CheckedFilter),
-    (Scorer, _CheckedScorer),
-    (Packer, _CheckedPacker),
-    (Picker, _CheckedPicker),
-    (ProfileHandler, _CheckedHandler),
-)
+STEPS: Mapping[type, Mapping[str, Callable[..., object]]] = {
+    Filter: {"keep": _marks, "refusal": _refusal},
+    Scorer: {"score": _scores},
+    Packer: {"loads": _loads},
+    Picker: {"pick": _position},
+    ProfileHandler: {"profile": _profile},
+}
+"""The steps of each protocol, each with what turns an answer into the right type, or says what is wrong."""
 
 
 def checked(name: str, plugin: object) -> object:
-    """The plugin with each of its steps checked. PluginFault where it has none, or half a filter."""
-    steps = tuple(step for protocol, step in STEPS if isinstance(plugin, protocol))
+    """The plugin that settings call `name` with each of its steps checked.
+
+    PluginFault where it has none, or half a filter.
+    """
+    steps = {
+        step: _checked(name, step, getattr(plugin, step), right)
+        for protocol, rights in STEPS.items()
+        if isinstance(plugin, protocol)
+        for step, right in rights.items()
+    }
     if hasattr(plugin, "keep") and not isinstance(plugin, Filter):
         raise PluginFault(name, "keep without refusal: a filter has both")
-    if not steps and not any(getattr(plugin, trait, False) for trait in TRAITS):
+    traits = {trait: getattr(plugin, trait, False) for trait in TRAITS}
+    if not steps and not any(traits.values()):
         raise PluginFault(name, "has none of keep, score, pick and profile, so it does nothing")
     # A profile asks a plugin for its steps by the methods it has: the wrapper has those and no others.
-    make: Callable[..., object] = type("CheckedPlugin", steps or (_Checked,), {})
-    return make(name, plugin)
+    handler = {"prediction": plugin.prediction} if isinstance(plugin, ProfileHandler) else {}
+    return SimpleNamespace(**steps, **traits, **handler)
+
+
+def _checked(
+    name: str, step: str, asked: Callable[..., object], right: Callable[..., object]
+) -> Callable[..., object]:
+    def answer(*arguments: object) -> object:
+        try:
+            found = asked(*arguments)
+        except Exception as error:
+            raise PluginFault(name, f"{step} raised {said(error)}") from error
+        try:
+            return right(found, *arguments)
+        except ValueError as error:
+            raise PluginFault(name, str(error)) from error
+
+    return answer
 
 
 def said(error: BaseException) -> str:

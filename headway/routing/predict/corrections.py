@@ -108,8 +108,8 @@ LEAST_TRANSFER, MOST_TRANSFER = 0.05, 20.0
 class Handovers:
     """Transfers of one router's offloaded prompts: expected, and measured.
 
-    `joining_s(table, slot, input_tokens)` is the wait of a prompt whose KV arrives at a mixed replica until its
-    first token, seconds; NaN where that is unknown.
+    `joining_s(table, slot, input_tokens)` is the wait of a prompt whose KV arrives at a mixed replica until
+    its first token, seconds; NaN where that is unknown.
     """
 
     def __init__(
