@@ -22,10 +22,10 @@ from headway.routing.predict.forecast import ForecastRow
 from interp.jit import compiled
 
 
-def overruled(context: SchedulingContext, judged: Callable[..., FloatArray]) -> int | None:
+def overruled(context: SchedulingContext, judged: Callable[[FloatArray], FloatArray]) -> int | None:
     """The place of the candidate that takes a request which all refuse; None if it stays refused.
 
-    `judged(rows=…)` is the profile's verdict, f8[C], by other rows of a forecast: above 0 where it is valid.
+    `judged(rows)` is the profile's verdict, f8[C], by other rows of a forecast: above 0 where it is valid.
     """
     latency, now_s, record = context.state.latency, context.now_s, context.record
     if not np.isfinite(context.prior[ForecastRow.TTFT_S]).any():
@@ -43,11 +43,11 @@ def overruled(context: SchedulingContext, judged: Callable[..., FloatArray]) -> 
     return place
 
 
-def _justified(context: SchedulingContext, judged: Callable[..., FloatArray]) -> int | None:
+def _justified(context: SchedulingContext, judged: Callable[[FloatArray], FloatArray]) -> int | None:
     """The best place where the prior × idle ratio makes the request valid; a refusal for safety's sake, where
     the learned prediction itself keeps all SLOs, stands."""
     rows = context.state.latency.supposed(context, context.prior, context.state.fleet.table)
-    verdict = judged(rows=rows)
+    verdict = judged(rows)
     place = int(np.where(np.isnan(verdict), -1.0, verdict).argmax())
     return place if verdict[place] > 0.0 and _misses(context, place) else None
 

@@ -19,7 +19,6 @@ null are those of `routing.slo`.
 """
 
 from dataclasses import dataclass, replace
-from functools import partial
 from math import inf
 from typing import Annotated, ClassVar
 
@@ -72,20 +71,35 @@ class SloScorer:
             record.counted = True
             context.state.latency.critical.seen(context.now_s)
         record.refused = False
-        context.notes[NOTE] = verdict = self._judged(context)
+        terms = self._terms(context)
+        context.notes[NOTE] = verdict = _verdict(context, terms)
         valid: NDArray[np.bool_] = verdict > 0.0
         if context.partial or valid.any():
             return valid
-        if (place := overruled(context, partial(self._judged, context))) is not None:
+        # What was learnt of replicas was learnt of other predictions than those that are supposed.
+        supposed = terms._replace(safety=FIRST_SAFETY, caution=0.0)
+        if (place := overruled(context, lambda rows: _verdict(context, supposed, rows))) is not None:
             record.refused = True
             context.notes[NOTE] = np.ones(len(verdict))
             probe: NDArray[np.bool_] = np.arange(len(verdict)) == place
             return probe
-        usable = np.isfinite(verdict)
-        waits = self.patient and not self._is_lost(context)
-        if usable.any() and not waits and RequestClass.of(record.request) is not RequestClass.NAMES_SLO:
-            return self._least_bad(context, verdict, usable)
-        return valid
+        usable, lost = np.isfinite(verdict), _is_lost(context)
+        waits = self.patient and not lost
+        if not usable.any() or waits or RequestClass.of(record.request) is RequestClass.NAMES_SLO:
+            return valid
+        # It is served although its SLO is lost, or may not wait.
+        record.refused, terms = True, self._terms(context)
+        if lost:
+            verdict = _verdict(context, terms._replace(least_harm=True))
+        context.notes[NOTE] = 1.0 / (1.0 - np.minimum(verdict, 0.0))
+        if not self.patient:
+            return usable
+        table = context.state.fleet.table
+        free: NDArray[np.bool_] = usable & harmless(context.forecast, table, context.slots, tuple(terms))
+        if record.overdue and not free.any():
+            replicas = map(context.state.fleet.at, context.slots.tolist())
+            return usable & np.array([each.taken >= each.overdue_from for each in replicas], dtype=np.bool_)
+        return free
 
     def fitting(  # noqa: PLR0917 - as its protocol
         self,
@@ -124,83 +138,65 @@ class SloScorer:
         return score * loaded
 
     def refusal(self, context: SchedulingContext) -> Refusal:
-        """The reason that none stays: nothing to judge by, or no headroom."""
+        """The reason that none stays: nothing to judge by, or no headroom; and if waiting may help."""
         if context.partial:
             return NONE_OF_FEW
-        if not np.isfinite(context.forecast[ForecastRow.TTFT_S]).any():
+        record, rows, table = context.record, context.forecast, context.state.fleet.table
+        if not np.isfinite(rows[ForecastRow.TTFT_S]).any():
             return Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: "no prediction", unjudged=True)
         # One that may miss its SLO has found no room here: for it the next role does not matter.
-        wait_s = 0.0 if self._is_lost(context) else context.next_wait_s
+        wait_s = 0.0 if _is_lost(context) else context.next_wait_s
         figures = tuple(self._terms(context))
-        table = context.state.fleet.table
-        found = nearest_of(context.forecast, table, context.slots, figures, wait_s)
-        nearest, blocked, of_next, late_s = found
-        return replace(
-            no_headroom(context), nearest=nearest, blocked_at=blocked, of_next=of_next, late_s=late_s
+        nearest, blocked, of_next, late_s = nearest_of(rows, table, context.slots, figures, wait_s)
+        # Figures, not the context: thousands are held, and for long, while replicas come and go.
+        role, candidates, tpot_slo_s = context.role, len(context.slots), record.slo.tpot_s
+        left_s = record.slo.ttft_s - context.waited_s
+        best_ttft_s = float(np.fmin.reduce(rows[ForecastRow.TTFT_S]))
+        best_tpot_s = float(np.fmin.reduce(rows[ForecastRow.TPOT_S]))
+        tightest_s = float(context.column(FleetRow.TPOT_SLO_S).min())
+        return Refusal(
+            reason=ShedReason.NO_HEADROOM,
+            explain=lambda: (
+                f"{candidates} {role} replicas: TTFT at least {_ms(best_ttft_s)} with "
+                f"{_ms(max(left_s, 0.0))} left, TPOT at least {_ms(best_tpot_s)} for {_ms(tpot_slo_s)}, "
+                f"tightest running {_ms(tightest_s)}"
+            ),
+            hopeful_until_s=context.hopeful_until_s,
+            retry_after_s=min(max(best_ttft_s - left_s, 1.0), 60.0),
+            nearest=nearest,
+            blocked_at=blocked,
+            of_next=of_next,
+            late_s=late_s,
         )
 
-    def _least_bad(
-        self, context: SchedulingContext, verdict: FloatArray, usable: NDArray[np.bool_]
-    ) -> NDArray[np.bool_]:
-        """The candidates of a request that is served although its SLO is lost, or that may not wait."""
-        record = context.record
-        record.refused = True
-        if self._is_lost(context):
-            verdict = self._judged(context, least_harm=True)
-        context.notes[NOTE] = 1.0 / (1.0 - np.minimum(verdict, 0.0))
-        if not self.patient:
-            return usable
-        table, figures = context.state.fleet.table, tuple(self._terms(context))
-        free: NDArray[np.bool_] = usable & harmless(context.forecast, table, context.slots, figures)
-        if record.overdue and not free.any():
-            replicas = map(context.state.fleet.at, context.slots.tolist())
-            return usable & np.array([each.taken >= each.overdue_from for each in replicas], dtype=np.bool_)
-        return free
-
-    @staticmethod
-    def _is_lost(context: SchedulingContext) -> bool:
-        """True if not even an idle replica keeps the SLO, or the request may wait no longer."""
-        record, (ttft_s, tpot_s) = context.record, context.alone_s
-        late = ttft_s > record.slo.ttft_s - context.waited_s
-        return record.overdue or late or tpot_s > record.slo.tpot_s
-
-    def _judged(
-        self,
-        context: SchedulingContext,
-        *,
-        least_harm: bool = False,
-        rows: FloatArray | None = None,
-    ) -> FloatArray:
-        terms = self._terms(context, least_harm=least_harm, supposed=rows is not None)
-        rows = context.forecast if rows is None else rows
-        return judge(rows, context.state.fleet.table, context.slots, tuple(terms))
-
-    def _terms(
-        self,
-        context: SchedulingContext,
-        *,
-        least_harm: bool = False,
-        supposed: bool = False,
-    ) -> SloTerms:
-        record = context.record
-        # What was learnt of replicas was learnt of other predictions than those that are supposed.
-        caution = 0.0 if supposed else context.state.latency.evidence.freshness.weight
+    def _terms(self, context: SchedulingContext) -> SloTerms:
+        record, state = context.record, context.state
+        # The critical requests may all be those of a tenant that has had more than its share.
+        keeps_room = not record.request.critical and not _in_turn(context)
         return SloTerms(
             ttft_s=record.slo.ttft_s,
             left_s=record.slo.ttft_s - context.waited_s,
             tpot_s=record.slo.tpot_s if context.role is not Role.PREFILL else inf,
             ttft_weight=self.ttft_weight or 0.0,
-            chunk_tokens=float(context.state.rules.chunk_tokens),
-            safety=FIRST_SAFETY if supposed else 1.0,
-            caution=caution,
-            least_harm=least_harm,
+            chunk_tokens=float(state.rules.chunk_tokens),
+            caution=state.latency.evidence.freshness.weight,
             patient=self.patient and context.role is not Role.DECODE,
             now_s=context.now_s,
-            # The critical requests may all be those of a tenant that has had more than its share.
-            reserve=0.0
-            if record.request.critical or _in_turn(context)
-            else _reserve(context.state, context.now_s, context.role),
+            reserve=_reserve(state, context.now_s, context.role) if keeps_room else 0.0,
         )
+
+
+def _verdict(context: SchedulingContext, terms: SloTerms, rows: FloatArray | None = None) -> FloatArray:
+    """What `headroom.judge` says of the candidates by the forecast, or by other `rows`."""
+    rows = context.forecast if rows is None else rows
+    return judge(rows, context.state.fleet.table, context.slots, tuple(terms))
+
+
+def _is_lost(context: SchedulingContext) -> bool:
+    """True if not even an idle replica keeps the SLO, or the request may wait no longer."""
+    record, (ttft_s, tpot_s) = context.record, context.alone_s
+    late = ttft_s > record.slo.ttft_s - context.waited_s
+    return record.overdue or late or tpot_s > record.slo.tpot_s
 
 
 def _in_turn(context: SchedulingContext) -> bool:
@@ -215,27 +211,6 @@ def _reserve(state: RoutingState, now_s: float, role: Role) -> float:
     if role is Role.PREFILL or not replicas:
         return 0.0
     return state.latency.critical.room(now_s, state.latency.stay_s, replicas)
-
-
-def no_headroom(context: SchedulingContext) -> Refusal:
-    """The refusal for want of headroom: what is missing, and until when waiting may help."""
-    record, rows = context.record, context.forecast
-    best_ttft_s = float(np.fmin.reduce(rows[ForecastRow.TTFT_S]))
-    left_s = record.slo.ttft_s - context.waited_s
-    # Figures, not the context: thousands are held, and for long, while replicas come and go.
-    role, candidates, tpot_slo_s = context.role, len(context.slots), record.slo.tpot_s
-    best_tpot_s = float(np.fmin.reduce(rows[ForecastRow.TPOT_S]))
-    tightest_s = float(context.column(FleetRow.TPOT_SLO_S).min())
-    return Refusal(
-        reason=ShedReason.NO_HEADROOM,
-        explain=lambda: (
-            f"{candidates} {role} replicas: TTFT at least {_ms(best_ttft_s)} with "
-            f"{_ms(max(left_s, 0.0))} left, TPOT at least {_ms(best_tpot_s)} for {_ms(tpot_slo_s)}, "
-            f"tightest running {_ms(tightest_s)}"
-        ),
-        hopeful_until_s=context.hopeful_until_s,
-        retry_after_s=min(max(best_ttft_s - left_s, 1.0), 60.0),
-    )
 
 
 def _ms(seconds: float) -> str:

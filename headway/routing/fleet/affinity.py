@@ -18,7 +18,7 @@ replicas that hold blocks 0..i are the AND of i + 1 integers, whatever the size 
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from math import inf
 
@@ -27,9 +27,6 @@ from numpy.typing import NDArray
 
 from headway.routing.fleet.records import Replica
 from headway.routing.types import KnownBlocks
-
-MOST_TOKENS = 1 << 62
-"""No bound."""
 
 FEW = 6
 """Bits of a mask that are listed one by one; more are unpacked at once."""
@@ -67,6 +64,9 @@ class KnownCache:
     def __contains__(self, block: int) -> bool:
         return block in self.blocks or block in self.coming
 
+    def __iter__(self) -> Iterator[int]:
+        return chain(self.blocks, self.coming)
+
 
 class PrefixIndex:
     """The caches of all replicas, by slot. `capacity_blocks` 0: none caches anything but what engines say."""
@@ -74,7 +74,7 @@ class PrefixIndex:
     def __init__(self, capacity_blocks: int, block_tokens: int = 512) -> None:
         self._capacity, self._block_tokens = capacity_blocks, block_tokens
         self._holders: dict[int, int] = {}
-        self._caches: dict[int, OrderedDict[int, None] | KnownCache] = {}
+        self._estimated: dict[int, OrderedDict[int, None]] = {}
         self._known: dict[int, KnownCache] = {}
         self._capacities: dict[int, int] = {}
         self._settled_s = -inf
@@ -99,8 +99,7 @@ class PrefixIndex:
         capacity = self._capacity_of(slot)
         if not capacity:
             return
-        cache, bit = self._caches.setdefault(slot, OrderedDict()), 1 << slot
-        assert isinstance(cache, OrderedDict), "no engine speaks for it"
+        cache, bit = self._estimated.setdefault(slot, OrderedDict()), 1 << slot
         # The last block first, so that the first one is the most recent and outlives its followers.
         for block in reversed(blocks):
             if block in cache:
@@ -121,10 +120,8 @@ class PrefixIndex:
 
     def forget(self, slot: int) -> None:
         """The replica is gone."""
-        cache = self._caches.pop(slot, None)
-        self._known.pop(slot, None)
         self._capacities.pop(slot, None)
-        for block in () if cache is None else _blocks_of(cache):
+        for block in self._known.pop(slot, None) or self._estimated.pop(slot, ()):
             self._drop(block, 1 << slot)
 
     def report(self, slot: int, said: KnownBlocks) -> bool:
@@ -136,17 +133,16 @@ class PrefixIndex:
         if known is None:
             if said.since is not None:
                 return False
-            known = self._begin_knowing(slot, said)
+            known = self._known[slot] = KnownCache(said.sequence)
+            # What was estimated beyond that may still be coming.
+            known.coming = OrderedDict.fromkeys(self._estimated.pop(slot, ()), ENDED)
         elif said.sequence <= known.sequence:
             return True
         elif said.since is not None and said.since > known.sequence:
             return False
-        held: Iterable[int] = said.held
-        dropped: Iterable[int] = said.dropped
-        if said.since is None:
-            everything = set(said.held)
-            held, dropped = everything - known.blocks, known.blocks - everything
-        self._change(slot, known, held, dropped)
+        # All that it holds is a change, too: from what was known.
+        dropped = said.dropped if said.since is not None else known.blocks.difference(said.held)
+        self._change(slot, known, said.held, dropped)
         known.sequence, known.behind_s = said.sequence, inf
         if said.capacity_tokens > 0:
             self._capacities[slot] = said.capacity_tokens // self._block_tokens
@@ -182,16 +178,14 @@ class PrefixIndex:
 
     def run_at(self, slot: int, blocks: Sequence[int]) -> int:
         """Leading blocks that one replica holds."""
-        cache = self._caches.get(slot)
-        if cache is None:
-            return 0
+        cache = self._known.get(slot) or self._estimated.get(slot, ())
         for place, block in enumerate(blocks):
             if block not in cache:
                 return place
         return len(blocks)
 
     def runs(
-        self, blocks: Sequence[int], slots: int, block_tokens: int = 1, most: int = MOST_TOKENS
+        self, blocks: Sequence[int], slots: int, block_tokens: int = 1, most: int = 1 << 62
     ) -> NDArray[np.float64] | None:
         """Tokens of leading blocks that each of `slots` replicas holds, at most `most`, f8[slots].
 
@@ -229,14 +223,6 @@ class PrefixIndex:
         while len(coming) > MOST_COMING:
             self._drop(coming.popitem(last=False)[0], bit)
 
-    def _begin_knowing(self, slot: int, said: KnownBlocks) -> KnownCache:
-        """The engine speaks for the first time: what was estimated beyond that may still be coming."""
-        known, estimated = KnownCache(said.sequence), self._caches.get(slot, ())
-        for block in _blocks_of(estimated):
-            known.coming[block] = ENDED
-        self._caches[slot] = self._known[slot] = known
-        return known
-
     def _change(self, slot: int, known: KnownCache, held: Iterable[int], dropped: Iterable[int]) -> None:
         bit, blocks, coming = 1 << slot, known.blocks, known.coming
         for block in held:
@@ -252,9 +238,7 @@ class PrefixIndex:
     def _estimate(self, slot: int, known: KnownCache) -> None:
         """The engine does not speak any more: estimate from what was known last."""
         del self._known[slot]
-        cache: OrderedDict[int, None] = OrderedDict.fromkeys(known.blocks)
-        cache.update(OrderedDict.fromkeys(known.coming))
-        self._caches[slot] = cache
+        cache = self._estimated[slot] = OrderedDict.fromkeys(known)
         while len(cache) > self._capacity_of(slot):
             self._drop(cache.popitem(last=False)[0], 1 << slot)
 
@@ -273,10 +257,6 @@ class PrefixIndex:
             self._holders[block] = left
         else:
             del self._holders[block]
-
-
-def _blocks_of(cache: Iterable[int] | KnownCache) -> Iterable[int]:
-    return chain(cache.blocks, cache.coming) if isinstance(cache, KnownCache) else cache
 
 
 def _assign(runs: NDArray[np.float64], mask: int, tokens: int) -> None:
