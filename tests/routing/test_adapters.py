@@ -121,23 +121,6 @@ def served(
     return Served(loads / counted, 8 * max(counts.values()) / counted)
 
 
-WEIGHTS = 1.0 / np.arange(1, 51)
-WEIGHTS /= WEIGHTS.sum()
-
-
-def zipf(generator: np.random.Generator) -> str:
-    """One of 50 adapters; 64 fit on 8 replicas."""
-    return f"a{generator.choice(50, p=WEIGHTS)}"
-
-
-@pytest.mark.slow
-def test_a_mix_of_many_adapters_is_loaded_seldom_and_spread_evenly() -> None:
-    random, affine = served({"random": 1}, zipf), served(AFFINE, zipf)
-    assert random.loads > 0.4
-    assert affine.loads < random.loads / 20
-    assert affine.imbalance < 1.35
-
-
 def test_a_hot_adapter_has_many_homes_and_the_rare_ones_keep_theirs() -> None:
     def hot(generator: np.random.Generator) -> str:
         return "hot" if generator.random() < 0.6 else f"a{generator.integers(40)}"

@@ -55,7 +55,7 @@ def test_they_say_what_the_model_says(seed: int, role: int) -> None:
     prior[:, 5] = nan
     prior[TTFT, 6] = inf
     ttft, tpot = curves_of(model)
-    found = corrected(role, table, slots, cached, tokens, prior, 0.25, ttft, tpot, *FREE)
+    found = corrected(role, table, slots, cached, tokens, prior, (0.25, ttft, tpot, *FREE))
 
     inputs, wanted = inputs_of(role, table, slots, cached, tokens), prior.copy()
     wanted[TTFT] += 0.25
@@ -76,7 +76,7 @@ def test_a_target_without_curves_keeps_its_prior() -> None:
     assert tpot is NO_CURVE
     prior = draw.random((ROWS, 2))
     slots, cached = np.arange(2), np.zeros(2)
-    found = corrected(MIXED_ROLE, fleet(draw), slots, cached, 10.0, prior, 0.0, ttft, tpot, *FREE)
+    found = corrected(MIXED_ROLE, fleet(draw), slots, cached, 10.0, prior, (0.0, ttft, tpot, *FREE))
     assert (found[TTFT] != prior[TTFT]).all()
     np.testing.assert_array_equal(found[1:], prior[1:])
 
@@ -87,7 +87,7 @@ def test_curves_without_a_prior_go_by_the_inputs_alone() -> None:
     model = LatencyModel(ttft=TargetModel(learned=Learned(centre=alone, quantile=alone)), tpot=TargetModel())
     ttft, tpot = curves_of(model)
     table, slots, cached = fleet(draw), np.arange(3), np.zeros(3)
-    found = corrected(MIXED_ROLE, table, slots, cached, 10.0, np.ones((ROWS, 3)), 0.0, ttft, tpot, *FREE)
+    found = corrected(MIXED_ROLE, table, slots, cached, 10.0, np.ones((ROWS, 3)), (0.0, ttft, tpot, *FREE))
     inputs = inputs_of(MIXED_ROLE, table, slots, cached, 10.0)
     np.testing.assert_allclose(found[TTFT], alone.at(inputs, None), rtol=1e-12)
 
@@ -101,8 +101,8 @@ def bounded(limits: np.ndarray, weight: float, running: float) -> np.ndarray:
     ttft, tpot = curves_of(LatencyModel(ttft=target, tpot=target))
     table, places = np.zeros((len(FleetRow), 1)), np.arange(1)
     table[FleetRow.CAPACITY_TOKENS], table[FleetRow.RUNNING] = 1e5, running
-    prior, plain = np.ones((ROWS, 1)), (ttft, tpot)
-    return corrected(MIXED_ROLE, table, places, np.zeros(1), 10.0, prior, 0.0, *plain, limits, weight)[:, 0]
+    figures = 0.0, ttft, tpot, limits, weight
+    return corrected(MIXED_ROLE, table, places, np.zeros(1), 10.0, np.ones((ROWS, 1)), figures)[:, 0]
 
 
 def test_what_they_say_stays_within_limits() -> None:

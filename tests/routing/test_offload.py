@@ -89,15 +89,6 @@ def test_the_heuristic_is_the_documents(
     assert decide(ask(d=d, p=p, mean_outstanding_tokens=mean), HEURISTIC).reason is reason
 
 
-def test_delays_are_what_the_theory_says() -> None:
-    busy = site(queue_s=3.0, running=4, waiting=2, remaining_tokens=5.0, iteration_s=0.02, arrival_rps=0.5)
-    delays = delays_at(busy, chunk_tokens=2_000)  # ten iterations
-    assert delays.own_s == pytest.approx(3.0 + 2.0 + 10 * 0.02)
-    assert delays.decode_s == pytest.approx(6 * 2.0 * 0.5)  # five tokens left of ten iterations
-    assert delays.behind_s == pytest.approx(0.5 * (3.0 * 2.0 + 2.0))
-    assert delays.others_s == pytest.approx(delays.decode_s + delays.behind_s)
-
-
 def test_what_p_forgets_is_a_cost_and_what_d_forgets_is_not() -> None:
     p = site(running=1, reuse=0.25)
     assert delays_at(p, chunk_tokens=2_000).evicted_s == pytest.approx(0.25 * 2.0 * 2)
@@ -141,12 +132,6 @@ def test_a_transfer_longer_than_what_it_spares_is_too_dear() -> None:
     assert decide(ask(p=replace(BUSY, running=9)), COST).reason in OFFLOADING
     decision = decide(ask(p=replace(BUSY, running=9), transfer_s=2.5), COST)
     assert decision == (RouteClass.HEAVY_COLO, OffloadReason.TRANSFER_TOO_DEAR, None)
-
-
-@pytest.mark.parametrize("settings", [COST, HEURISTIC])
-def test_an_idle_d_keeps_its_prompt_even_if_p_is_warmer(settings: OffloadSettings) -> None:
-    warm = site(uncached_tokens=100, prefill_s=0.01)
-    assert decide(ask(d=FREE, p=warm), settings).reason is OffloadReason.D_IDLE
 
 
 def test_the_deadline_follows_from_the_predicted_time_at_p() -> None:

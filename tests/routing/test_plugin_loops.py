@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from headway.config import Role
 from headway.routing import ReplicaState, ReplicaUpdate
-from headway.routing.decide.scorers import EQUAL, best_places, drawn, fewest, free_kv, requests_in
+from headway.routing.decide.scorers import EQUAL, best_places, drawn
 from headway.routing.fleet.table import FleetRow
 from headway_aibrix.plugins import room_for
 from tests.routing.routers import MIXED, placed, request, router, surfaces
@@ -20,28 +20,6 @@ def test_the_best_are_the_highest_and_its_equals(values) -> None:
     plain = np.nan_to_num(np.array(values), nan=-1.0)
     expected = np.nonzero(plain >= plain.max() - EQUAL)[0]
     assert best_places(np.array(values)).tolist() == expected.tolist()
-
-
-def test_requests_are_those_running_others_and_the_longer_of_coming_and_waiting() -> None:
-    table = np.random.default_rng(0).integers(0, 9, (len(FleetRow), 12)).astype(np.float64)
-    slots = np.array([7, 0, 11])
-    queued = np.maximum(table[FleetRow.COMING], table[FleetRow.WAITING])
-    expected = (table[FleetRow.RUNNING] + queued + table[FleetRow.OTHER_REQUESTS])[slots]
-    assert requests_in(table, slots).tolist() == expected.tolist()
-
-
-def test_the_fewest_score_highest() -> None:
-    assert fewest(np.array([3.0, 1.0, 5.0])).tolist() == [0.5, 1.0, 0.0]
-    assert fewest(np.array([2.0, 2.0])).tolist() == [1.0, 1.0]
-
-
-def test_free_kv_counts_what_others_hold_and_is_all_where_the_capacity_is_unknown() -> None:
-    table = np.zeros((len(FleetRow), 4))
-    table[FleetRow.CAPACITY_TOKENS] = [100.0, 100.0, np.inf, 100.0]
-    table[FleetRow.KV_TOKENS] = [30.0, 90.0, 50.0, 10.0]
-    table[FleetRow.OTHER_TOKENS] = [20.0, 90.0, 0.0, 0.0]
-    free = free_kv(table, int(FleetRow.KV_TOKENS), np.array([2, 0, 1]))
-    assert free.tolist() == [1.0, 0.5, 0.0]
 
 
 def test_there_is_room_up_to_a_load_of_one_and_anyhow_where_nothing_is() -> None:

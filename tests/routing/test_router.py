@@ -273,19 +273,6 @@ class TestOffload:
         finish(made, "r")
         assert made.books_are_closed
 
-    def test_small_prompts_stay(self) -> None:
-        placement = placed(self.make().submit(0.0, request(input_tokens=300)))
-        assert (placement.route_class, placement.split) == (RouteClass.WARM, False)
-        assert placement.reason == "below_threshold"
-
-    @pytest.mark.parametrize(
-        ("tokens", "route_class"),
-        [(300, RouteClass.WARM), (2000, RouteClass.MEDIUM), (9000, RouteClass.HEAVY_COLO)],
-    )
-    def test_where_nothing_is_offloaded_the_profile_is_the_reason(self, tokens, route_class) -> None:
-        placement = placed(self.make(mode="never").submit(0.0, request(input_tokens=tokens)))
-        assert (placement.route_class, placement.reason) == (route_class, "least_load")
-
     def test_a_deadline_that_passes_colocates(self) -> None:
         made = self.make()
         first = placed(made.submit(0.0, request(input_tokens=9000)))

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from math import exp, inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -85,27 +85,6 @@ def drained(queue: HeldQueue, now_s: float) -> list[str]:
     return names(left)
 
 
-def test_the_least_slack_goes_first_across_patterns():
-    queue = waiting(
-        entry("late", start_by=9.0),
-        entry("soon", pattern=1, start_by=2.0),
-        entry("middle", pattern=2, start_by=5.0),
-        entry("soonest", start_by=1.0),
-    )
-    assert names(ordered(queue, 0.0)) == ["soonest", "soon", "middle"]
-    assert drained(queue, 0.0) == ["soonest", "soon", "middle", "late"]
-
-
-def test_what_is_lost_goes_after_what_can_be_saved_in_order_of_coming():
-    entries = [
-        entry("lost second", enqueued=1.0, start_by=2.0),
-        entry("lost first", pattern=1, enqueued=0.5, start_by=4.0),
-        entry("saved", pattern=2, enqueued=3.0, start_by=50.0),
-        entry("no slo", pattern=2, enqueued=3.5),
-    ]
-    assert drained(waiting(*entries), 5.0) == ["saved", "no slo", "lost first", "lost second"]
-
-
 def test_the_last_moment_still_counts_as_saved():
     assert drained(waiting(entry("a", start_by=2.0), entry("b", pattern=1, start_by=9.0)), 2.0) == ["a", "b"]
     assert drained(waiting(entry("a", start_by=2.0), entry("b", pattern=1, start_by=9.0)), 2.1) == ["b", "a"]
@@ -114,43 +93,6 @@ def test_the_last_moment_still_counts_as_saved():
 def test_without_an_slo_the_end_of_patience_is_the_deadline():
     queue = waiting(entry("promised", start_by=8.0), entry("patient", pattern=1, expires=6.0))
     assert names(ordered(queue, 0.0)) == ["patient", "promised"]
-
-
-def test_equals_go_by_coming():
-    entries = [entry(str(number), pattern=number % 3, start_by=7.0) for number in range(12)]
-    assert drained(waiting(*entries), 0.0) == [str(number) for number in range(12)]
-
-
-def test_a_queue_whose_head_stays_is_passed_over_and_comes_again():
-    queue = waiting(
-        entry("big", start_by=1.0),
-        entry("behind big", start_by=2.0),
-        entry("small", pattern=1, start_by=3.0),
-        entry("next small", pattern=1, start_by=4.0),
-    )
-    asked = []
-    for one in ordered(queue, 0.0):
-        asked.append(one)
-        if one.record.request.model == "model 1":
-            queue.remove(name_of(one))
-    assert names(asked) == ["big", "small", "next small"]
-    assert names(ordered(queue, 0.0)) == ["big"]
-
-
-def test_an_iteration_that_was_left_hides_nothing():
-    queue = waiting(entry("a", start_by=1.0), entry("b", pattern=1, start_by=2.0))
-    left = ordered(queue, 0.0)
-    assert names([next(left), next(left)]) == ["a", "b"]
-    assert names(ordered(queue, 0.0)) == ["a", "b"]
-
-
-def test_a_critical_one_goes_before_its_like_while_it_can_be_saved():
-    queue = waiting(
-        entry("plain", start_by=4.0),
-        entry("lost", start_by=1.0, critical=True),
-        entry("critical", start_by=4.5, critical=True),
-    )
-    assert names(ordered(queue, 2.0)) == ["critical", "plain", "lost"]
 
 
 def test_a_tenant_that_is_ahead_goes_last_however_urgent():
@@ -350,14 +292,3 @@ class AgainstPlainLists(RuleBasedStateMachine):
 
 TestAgainstPlainLists = AgainstPlainLists.TestCase
 TestAgainstPlainLists.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-
-
-@given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), min_size=1, max_size=30), st.floats(0, 20))
-def test_a_lost_one_never_goes_before_one_that_can_be_saved(times, now):
-    entries = [
-        entry(str(number), pattern=number % 3, enqueued=enqueued, start_by=enqueued + slack)
-        for number, (enqueued, slack) in enumerate(times)
-    ]
-    queue = waiting(*entries)
-    lost = [queue_entry.start_by_s < now for queue_entry in ordered(queue, now)]
-    assert lost == sorted(lost)

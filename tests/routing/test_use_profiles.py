@@ -42,13 +42,6 @@ class TestUseProfiles:
         assert made.running == 0
         placed(made.submit(3.0, request("b", arrival_s=3.0, slo=SLO)))
 
-    def test_capacity_is_that_of_the_new_profiles(self) -> None:
-        made = router("pull", count=1, profiles={"": bearing(2.0)})
-        made.use_profiles({"": bearing(4.0)})
-        for number in range(6):
-            made.submit(0.0, request(f"r{number}"))
-        assert (made.running, made.queued) == (4, 2)
-
     def test_types_may_come_and_go_with_the_profiles(self) -> None:
         made = router("pull", count=0, profiles={"": surfaces(), "L20": bearing(3.0)})
         for name, gpu_type in (("a", ""), ("b", "L20"), ("c", "A10")):

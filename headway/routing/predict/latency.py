@@ -24,7 +24,7 @@ from headway.routing.fleet.records import Record
 from headway.routing.fleet.table import ROLE_CODES, FleetRow, FloatArray, SlotArray
 from headway.routing.predict.corrections import CriticalDemand, ReplicaSafety, SafetyFactor
 from headway.routing.predict.evidence import EXPIRED, Evidence
-from headway.routing.predict.forecast import ROWS, Batching, ForecastRow, Newcomer, alone, batch_at, forecast
+from headway.routing.predict.forecast import ROWS, Batching, ForecastRow, alone, batch_at, forecast
 from headway.routing.predict.learned_curves import NO_CURVE, ModelCurves, corrected, curves_of
 from interp import Profile
 from interp.jit import compiled
@@ -60,14 +60,14 @@ class LatencyForecaster:
     """
 
     def __init__(self, profiles: Mapping[str, Profile | None], rules: EngineRules) -> None:
-        self.rules = rules
         self._batching = Batching(float(rules.max_batch_size), float(rules.chunk_tokens))
         self._safety = {"": (SafetyFactor(), SafetyFactor())}
         self._kinds: dict[str, int] = {}
         self.evidence = Evidence(0)
         """What outcomes say of predictions for each kind."""
         self.use_profiles(profiles)
-        self._curves: ModelCurves | None = None
+        self.curves = NO_CURVES
+        """What was learned of TTFT and TPOT, as plain tables."""
         self.critical = CriticalDemand()
         self.stay_s = FIRST_STAY_S
         """How long requests decode, smoothed."""
@@ -107,11 +107,6 @@ class LatencyForecaster:
         """FleetRow.KIND of replicas of a GPU type."""
         return self._kinds.get(gpu_type, self._kinds.get("", NO_PROFILE))
 
-    @property
-    def curves(self) -> ModelCurves:
-        """What was learned of TTFT and TPOT, as plain tables."""
-        return self._curves or NO_CURVES
-
     def safety_factors(self) -> Mapping[str, SafetyFactor]:
         """The factors of predictions, by name: `ttft`, `tpot` of the deployment's profile, `ttft/L20` of the
         GPU type L20."""
@@ -129,7 +124,7 @@ class LatencyForecaster:
     def use(self, model: LatencyModel, age_s: float = 0.0) -> None:
         """Correct by this model from now on; its newest sample is `age_s` old."""
         learned = model.ttft.learned is not None or model.tpot.learned is not None
-        self._curves = curves_of(model) if learned else None
+        self.curves = curves_of(model) if learned else NO_CURVES
         if learned:
             self.evidence.freshness.aged(age_s)
         else:
@@ -140,7 +135,7 @@ class LatencyForecaster:
         self.evidence.probes.refused(now_s, newcomer=newcomer)
         self.evidence.freshness.refused(now_s)
         if self.evidence.freshness.weight < EXPIRED:
-            self._curves = None
+            self.curves = NO_CURVES
 
     @property
     def ttft_factor(self) -> float:
@@ -210,7 +205,7 @@ class LatencyForecaster:
         if self._unknown or len(self._surfaces) != 1:
             # Candidates of another kind, or of none, are passed over by `forecast`.
             out.fill(np.nan)
-        newcomer = tuple(self._newcomer(asked))
+        newcomer = self._newcomer(asked)
         role, cached = ROLE_CODES[asked.role], asked.cached_tokens
         for kind, engine in enumerate(self.engines):
             forecast(role, table, asked.slots, cached, kind, (newcomer, *engine), out)
@@ -219,45 +214,30 @@ class LatencyForecaster:
     def corrected(self, asked: Candidates, prior: FloatArray, table: FloatArray) -> FloatArray:
         """`prior` with what else TTFT contains, corrected by the model if there is one, within what outcomes
         justify (`evidence`)."""
-        curves, limits = self._curves, self.evidence.limits(asked.now_s)
-        if curves is None and asked.further_s == 0.0 and not self.evidence.contradicts:
+        limits = self.evidence.limits(asked.now_s)
+        if not self.learned and asked.further_s == 0.0:
             return prior
-        ttft, tpot = NO_CURVES if curves is None else curves
-        return corrected(
-            ROLE_CODES[asked.role],
-            table,
-            asked.slots,
-            asked.cached_tokens,
-            float(asked.record.request.input_tokens),
-            prior,
-            asked.further_s,
-            ttft,
-            tpot,
-            limits,
-            self.evidence.freshness.weight,
-        )
-
-    def idle_factor(self, kind: int, now_s: float) -> tuple[float, float]:
-        """Measured / prior of TTFT and TPOT at idle replicas of a kind; 1 where none was measured lately."""
-        return self.evidence.idle_factor(kind, now_s)
+        role, input_tokens = ROLE_CODES[asked.role], float(asked.record.request.input_tokens)
+        figures = asked.further_s, *self.curves, limits, self.evidence.freshness.weight
+        return corrected(role, table, asked.slots, asked.cached_tokens, input_tokens, prior, figures)
 
     def supposed(self, asked: Candidates, prior: FloatArray, table: FloatArray) -> FloatArray:
         """What `corrected` would be if load made as much of a difference as in `prior`, and what is known of
         idle replicas held for all."""
-        factors = [self.idle_factor(kind, asked.now_s) for kind in range(len(self._surfaces))]
+        factors = [self.evidence.idle_factor(kind, asked.now_s) for kind in range(len(self._surfaces))]
         return stretched(table, asked.slots, prior, asked.further_s, np.array(factors).reshape(-1, 2))
 
     @property
     def learned(self) -> bool:
         """True if predictions are more than the profile's."""
-        return self._curves is not None or self.evidence.contradicts
+        return self.curves is not NO_CURVES or self.evidence.contradicts
 
     def alone_s(self, asked: Candidates, kinds: Iterable[int]) -> tuple[float, float]:
         """One role's part of TTFT and TPOT at an idle replica, the best of `kinds`; infinite without any.
 
         By the profile, and by idle replicas that were measured lately.
         """
-        newcomer, cached = tuple(self._newcomer(asked)), asked.cached_tokens
+        newcomer, cached = self._newcomer(asked), asked.cached_tokens
         uncached = asked.record.request.input_tokens - (float(cached.max()) if len(cached) else 0.0)
         best_ttft_s = best_tpot_s = inf
         for kind in kinds:
@@ -265,16 +245,15 @@ class LatencyForecaster:
                 continue
             ttft_s, tpot_s = alone(ROLE_CODES[asked.role], uncached, (newcomer, *self.engines[kind]))
             if self.evidence.contradicts:
-                ttft, tpot = self.idle_factor(kind, asked.now_s)
+                ttft, tpot = self.evidence.idle_factor(kind, asked.now_s)
                 ttft_s, tpot_s = ttft_s * ttft, tpot_s * tpot
             best_ttft_s, best_tpot_s = min(best_ttft_s, ttft_s), min(best_tpot_s, tpot_s)
         return best_ttft_s, best_tpot_s
 
-    def _newcomer(self, asked: Candidates) -> Newcomer:
+    def _newcomer(self, asked: Candidates) -> tuple[float, float, float, float]:
+        """`forecast.Newcomer`, plain."""
         record = asked.record
-        return Newcomer(
-            asked.now_s, float(record.request.input_tokens), float(record.expected_output), self.stay_s
-        )
+        return asked.now_s, float(record.request.input_tokens), float(record.expected_output), self.stay_s
 
 
 @compiled

@@ -9,8 +9,6 @@ each ramp:
     [input, start, width, w], …
 
 A target without rows is not asked for.
-
-What they say stays within limits, ratios to the prior, and has the weight that its evidence has (`evidence`).
 """
 
 from math import isfinite, isnan
@@ -66,25 +64,17 @@ def _table(curve: Curve) -> FloatArray:
 
 
 @compiled
-def corrected(  # noqa: PLR0917 - one loop over candidates, compiled
+def corrected(  # noqa: PLR0917 - plain figures, compiled
     role: int,
     table: FloatArray,
     slots: SlotArray,
     cached: FloatArray,
     input_tokens: float,
     prior: FloatArray,
-    further_s: float,
-    ttft: FloatArray,
-    tpot: FloatArray,
-    limits: FloatArray,
-    weight: float,
+    figures: tuple[Any, ...],
 ) -> FloatArray:
-    """`prior` f8[ROWS, C] with `further_s` in TTFT; TTFT and TPOT by the curves, which are plain.
-
-    `limits` f8[4, kinds + 1] as `Evidence.limits`.
-    """
+    """`prior` f8[ROWS, C] corrected by `figures`, which are those of `correct_at`."""
     out, inputs = prior.copy(), np.empty(UNCACHED + 1)
-    figures = further_s, ttft, tpot, limits, weight
     for place in range(len(slots)):
         correct_at(role, table, slots[place], cached[place], input_tokens, out, place, figures, inputs)
     return out
@@ -104,7 +94,8 @@ def correct_at(  # noqa: PLR0917 - plain figures, compiled
 ) -> None:
     """Correct the column `place` of a prior's `rows` f8[ROWS, C], the candidate in `slot`.
 
-    `figures` are those of `corrected` from `further_s` on; `inputs` f8[8] are written anew.
+    `figures`: what comes on top of TTFT (s), the curves of TTFT and TPOT, the limits f8[4, kinds + 1] and the
+    weight that their evidence has (`evidence`). `inputs` f8[8] are written anew.
     """
     further_s, ttft, tpot, limits, weight = figures
     busy, kind = limits.shape[1] - 1, int(table[FleetRow.KIND, slot])
