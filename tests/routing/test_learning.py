@@ -7,7 +7,7 @@ import pytest
 
 from headway.config.routing import PredictionSettings
 from headway.routing import RequestSlo
-from headway.routing.predict.corrections import MOST_SAFETY, SafetyFactor
+from headway.routing.predict.corrections import LEVEL, MOST_SAFETY, SafetyFactor
 from headway.routing.predict.evidence import REMEMBERED, ROOM, RatioBounds
 from headway.routing.predict.learning import RecordedPrior, Training, training_samples
 from tests.routing.routers import MIXED, SPLIT, placed, request, router
@@ -91,17 +91,16 @@ def test_recorded_priors_forget_the_oldest() -> None:
     assert answers[1:].tolist() == [1.0, 2.0]
 
 
-@pytest.mark.parametrize(("spread", "level"), [(0.3, 0.8), (0.3, 0.5)])
-def test_the_safety_factor_holds_for_its_share(spread, level) -> None:
-    generator, calibration = np.random.default_rng(0), SafetyFactor(level)
-    measured = np.exp(generator.normal(0.1, spread, 20_000))
+def test_the_safety_factor_holds_for_its_share() -> None:
+    generator, calibration = np.random.default_rng(0), SafetyFactor()
+    measured = np.exp(generator.normal(0.1, 0.3, 20_000))
     for value in measured:
         calibration.observe(1.0, value)
-    assert np.mean(measured <= calibration.factor) == pytest.approx(level, abs=0.05)
+    assert np.mean(measured <= calibration.factor) == pytest.approx(LEVEL, abs=0.05)
 
 
 def test_the_safety_factor_has_bounds_and_ignores_nothing_said() -> None:
-    calibration = SafetyFactor(0.8)
+    calibration = SafetyFactor()
     first = calibration.factor
     calibration.observe(nan, 1.0)
     calibration.observe(1.0, nan)

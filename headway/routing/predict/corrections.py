@@ -1,12 +1,12 @@
 """Corrections that were learnt of the engines' speed: factors between predicted and measured times.
 
 Safety of predictions. With r = measured / predicted of each finished request, the factor f follows the
-`level` quantile of r without keeping samples (stochastic approximation on log f):
+LEVEL quantile of r without keeping samples (stochastic approximation on log f):
 
-    log f ← log f + γ level          where r > f
-    log f ← log f − γ (1 − level)    otherwise
+    log f ← log f + γ LEVEL          where r > f
+    log f ← log f − γ (1 − LEVEL)    otherwise
 
-At rest a share `level` of requests has r <= f. f starts at 1.1, the usual spread of the profile's prior, and
+At rest a share LEVEL of requests has r <= f. f starts at 1.1, the usual spread of the profile's prior, and
 stays in [1, 2]: one bad hour does not close the doors. Below f in RUN requests on end, which chance does once
 in a hundred times, it has become too large, and the steps are four times as long.
 
@@ -53,10 +53,10 @@ OWN_SAMPLES = 20.0
 class SafetyFactor:
     """The factor of one target."""
 
-    __slots__ = ("_below", "_log_factor", "factor", "level")
+    __slots__ = ("_below", "_log_factor", "factor")
 
-    def __init__(self, level: float = LEVEL) -> None:
-        self.level, self._log_factor, self._below = level, log(FIRST_SAFETY), 0
+    def __init__(self) -> None:
+        self._log_factor, self._below = log(FIRST_SAFETY), 0
         self.factor = FIRST_SAFETY
 
     def start_from(self, factor: float) -> None:
@@ -72,7 +72,7 @@ class SafetyFactor:
         above = measured_s > self.factor * predicted_s
         self._below = 0 if above else self._below + 1
         haste = HASTE if self._below > RUN else 1.0
-        self._log_factor += haste * SAFETY_STEP * (self.level if above else self.level - 1.0)
+        self._log_factor += haste * SAFETY_STEP * (LEVEL if above else LEVEL - 1.0)
         self._log_factor = min(max(self._log_factor, 0.0), log(MOST_SAFETY))
         self.factor = exp(self._log_factor)
 
@@ -83,7 +83,7 @@ class ReplicaSafety:
     __slots__ = ("_own", "_samples", "kind")
 
     def __init__(self, kind: SafetyFactor) -> None:
-        self.kind, self._own, self._samples = kind, SafetyFactor(kind.level), 0
+        self.kind, self._own, self._samples = kind, SafetyFactor(), 0
         self._own.start_from(kind.factor)
 
     @property

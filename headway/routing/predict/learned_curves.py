@@ -20,7 +20,7 @@ from headway.routing.fleet.table import DECODE_ROLE, PREFILL_ROLE, FleetRow, Flo
 from headway.routing.predict.forecast import ForecastRow, features_of
 from interp.jit import compiled, compiled_in_place
 from predictors.latency import LatencyModel, TargetModel
-from predictors.latency.curve import LONGEST_S, SHORTEST_S, UNBOUNDED, Curve
+from predictors.latency.curve import LONGEST_S, SHORTEST_S, UNBOUNDED
 from predictors.latency.features import FIELDS, INPUTS, LARGEST
 
 PREFIX_SCORE = FIELDS.index("prefix_score")
@@ -43,14 +43,13 @@ class ModelCurves(NamedTuple):
 
 def curves_of(model: LatencyModel) -> ModelCurves:
     """The model's tables."""
-    return ModelCurves(_target(model.ttft), _target(model.tpot))
+    return ModelCurves(_table(model.ttft), _table(model.tpot))
 
 
-def _target(model: TargetModel) -> FloatArray:
-    return NO_CURVE if model.learned is None else _table(model.learned.centre)
-
-
-def _table(curve: Curve) -> FloatArray:
+def _table(model: TargetModel) -> FloatArray:
+    if model.learned is None:
+        return NO_CURVE
+    curve = model.learned.centre
     basis, weights = curve.basis, curve.weights
     # A curve without a prior is bounded by nothing.
     span = curve.span if basis.has_prior else UNBOUNDED
