@@ -294,28 +294,8 @@ class TestFloods:
         assert barred is not None
         assert len(barred) == most
 
-    @pytest.mark.slow
-    def test_without_tenants_it_does(self) -> None:
-        """The same as one tenant: the fault that the other test is about."""
-        report = simulated(64.0, {"flood": {**SAME, "share": 60.0}, "few": {**SAME, "share": 4.0}})
-        assert report.classes["few"].attainment < 0.35
-
-    def test_a_full_queue_makes_room_at_the_cost_of_who_fills_it(self) -> None:
-        made = router("slo", count=1, queue={"max_requests": 50})
-        slo = RequestSlo(ttft_s=20.0, tpot_s=0.02)
-        sheds: list[str] = []
-        for number in range(200):
-            outcome = made.submit(0.0, request(f"flood-{number}", slo=slo, tenant="a", input_tokens=8000))
-            sheds += [shed.request_id for shed in outcome.sheds]
-        assert made.queued == 50
-        for number in range(20):
-            outcome = made.submit(0.0, request(f"few-{number}", slo=slo, tenant="b", input_tokens=8000))
-            sheds += [shed.request_id for shed in outcome.sheds]
-        assert len(sheds) > 20
-        assert all(name.startswith("flood") for name in sheds)
-
-    @pytest.mark.parametrize("plain", [0, 20])
-    def test_a_queue_full_of_critical_ones_turns_nobody_else_away(self, plain: int) -> None:
+    @pytest.mark.parametrize("plain", [0, 20, 200])
+    def test_a_full_queue_makes_room_at_the_cost_of_who_fills_it(self, plain: int) -> None:
         made = router("slo", count=1, queue={"max_requests": 50})
         slo = RequestSlo(ttft_s=20.0, tpot_s=0.02)
         sheds: list[str] = []
@@ -328,6 +308,7 @@ class TestFloods:
         for number in range(20):
             outcome = made.submit(0.0, request(f"few-{number}", slo=slo, tenant="b", input_tokens=8000))
             sheds += [shed.request_id for shed in outcome.sheds]
+        assert len(sheds) > 20
         assert all(name.startswith("flood") for name in sheds)
         for number in range(400):
             made.submit(0.0, request(f"more-{number}", slo=slo, tenant="b", input_tokens=8000))

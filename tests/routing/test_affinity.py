@@ -41,13 +41,6 @@ def test_runs_are_those_of_lru_caches(actions, asked, forgotten) -> None:
     assert len(index) == len({block for cache in caches.values() for block in cache})
 
 
-def test_without_a_cache_nothing_is_kept() -> None:
-    index = PrefixIndex(0)
-    index.insert(0, (1, 2))
-    assert index.runs((1, 2), 64) is None
-    assert len(index) == 0
-
-
 def test_many_replicas_share_a_prefix() -> None:
     index = PrefixIndex(100)
     for slot in range(0, 1000, 2):
@@ -56,10 +49,3 @@ def test_many_replicas_share_a_prefix() -> None:
     assert runs is not None
     assert runs[:4].tolist() == [2.0, 0.0, 3.0, 0.0]
     assert runs.sum() == 250 * 2 + 250 * 3
-
-
-def test_the_head_of_a_prompt_outlives_its_tail() -> None:
-    index = PrefixIndex(3)
-    index.insert(0, (1, 2, 3))
-    index.insert(0, (9,))
-    assert index.run_at(0, (1, 2, 3)) == 2

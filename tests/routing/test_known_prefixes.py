@@ -68,12 +68,6 @@ def test_news_is_taken_once_from_whoever_brings_it() -> None:
     assert [made.run_at(0, (key,)) for key in (2, 3, 4)] == [0, 0, 1]
 
 
-def test_differences_are_of_no_use_to_who_knows_nothing() -> None:
-    made = PrefixIndex(100)
-    assert not made.report(0, KnownBlocks(sequence=9, since=8, held=(4,)))
-    assert made.source(0) == "estimate"
-
-
 @pytest.mark.parametrize("silent", [True, False])
 def test_an_engine_that_no_longer_knows_is_estimated_from_what_it_knew(silent: bool) -> None:
     made = index(1, 2)

@@ -63,16 +63,6 @@ def test_live_errors_are_those_of_the_predictions_acted_upon() -> None:
     assert errors["tpot", "bias"] == pytest.approx(-0.5, abs=1e-6)
 
 
-def test_split_pools_yield_a_sample_for_each_role() -> None:
-    made = router("slo", SPLIT)
-    serve(made, 1, 1.0, np.random.default_rng(1))
-    prefill, decode = made.take_samples()
-    assert isnan(prefill.tpot_s)
-    assert isnan(decode.ttft_s)
-    assert prefill.ttft_s > 0.0
-    assert decode.tpot_s > 0.0
-
-
 def test_profiles_without_a_tracker_yield_no_samples() -> None:
     made = router("least_load")
     made.submit(0.0, request())

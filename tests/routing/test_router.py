@@ -273,17 +273,6 @@ class TestOffload:
         finish(made, "r")
         assert made.books_are_closed
 
-    def test_a_deadline_that_passes_colocates(self) -> None:
-        made = self.make()
-        first = placed(made.submit(0.0, request(input_tokens=9000)))
-        second = placed(made.expire(first.deadline_s))
-        assert second.prefill_replica == second.decode_replica == first.decode_replica
-        assert (second.reason, second.attempt) == ("deadline_passed", 2)
-        assert second.route_class is RouteClass.HEAVY_COLO
-        assert made.next_due_s == np.inf
-        finish(made, "r")
-        assert made.books_are_closed
-
     def test_a_lost_prefill_replica_colocates(self) -> None:
         made = self.make()
         first = placed(made.submit(0.0, request(input_tokens=9000)))

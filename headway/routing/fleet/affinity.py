@@ -121,7 +121,7 @@ class PrefixIndex:
     def forget(self, slot: int) -> None:
         """The replica is gone."""
         self._capacities.pop(slot, None)
-        for block in self._known.pop(slot, None) or self._estimated.pop(slot, ()):
+        for block in self._known.pop(slot, None) or self._estimated.pop(slot, None) or ():
             self._drop(block, 1 << slot)
 
     def report(self, slot: int, said: KnownBlocks) -> bool:
@@ -178,7 +178,7 @@ class PrefixIndex:
 
     def run_at(self, slot: int, blocks: Sequence[int]) -> int:
         """Leading blocks that one replica holds."""
-        cache = self._known.get(slot) or self._estimated.get(slot, ())
+        cache = self._known.get(slot) or self._estimated.get(slot) or ()
         for place, block in enumerate(blocks):
             if block not in cache:
                 return place
