@@ -73,10 +73,6 @@ class AdapterIndex:
         """Slots of the replicas that have it, the longest ones first."""
         return tuple(self._homes.get(adapter, ()))
 
-    def loaded(self, slot: int) -> Mapping[str, int]:
-        """The adapters of a replica, the least recently used first, with the requests that use each."""
-        return self._at.get(slot, {})
-
     def wanted(self, adapter: str, replicas: int) -> int:
         """Homes that its share of the work fills, at least 1."""
         work = self._work.get(adapter, 0.0)
