@@ -10,7 +10,16 @@ from headway.config import Role
 from headway.engine import EngineRules
 from headway.routing import RequestSlo
 from headway.routing.decide import candidates, scheduler
-from headway.routing.decide.candidates import CACHED, LIGHTEST, MOST, SPREAD, few_of, mark_least, sample_of
+from headway.routing.decide.candidates import (
+    CACHED,
+    LIGHTEST,
+    MOST,
+    SPREAD,
+    few_of,
+    known_slots,
+    mark_least,
+    sample_of,
+)
 from headway.routing.decide.context import Refusal
 from headway.routing.fleet.table import FleetRow
 from tests.routing.routers import MIXED, SPLIT, placed, question, request, router
@@ -45,13 +54,12 @@ def test_the_few_are_those_that_matter_and_some_of_all() -> None:
     assert len(seen) > 0.9 * MANY
 
 
-def test_the_homes_of_an_adapter_come_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, seen = router(count=MANY), set()
-    monkeypatch.setattr(candidates, "mark_few", lambda *_: None)
+def test_the_homes_of_an_adapter_come_in_turn() -> None:
+    made, seen, draw = router(count=MANY), set[int](), np.random.default_rng(0)
     for slot in range(100):
         made.state.adapters.report(0.0, slot, ("a",), 4)
     for _ in range(60):
-        homes = few_of(question(made, adapter="a")).slots.tolist()
+        homes = known_slots(question(made, adapter="a"), int(draw.integers(candidates.LOTS))).tolist()
         assert len(homes) == candidates.LOADED
         seen |= {*homes}
     assert seen == {*range(100)}

@@ -134,18 +134,22 @@ def few_of(context: SchedulingContext) -> SchedulingContext:
     slots = context.slots
     if len(slots) <= MOST:
         return context
-    state, record = context.state, context.record
-    marks, lot = np.zeros(len(slots), dtype=np.bool_), int(state.generator.random() * LOTS)
+    lot = int(context.state.generator.random() * LOTS)
     by_tokens = counts_prompt_tokens(context.role)
-    mark_few(state.fleet.table, slots, context.cached_tokens, by_tokens, lot, marks)
-    homes = tuple(state.adapters.homes(record.request.adapter)) if record.request.adapter else ()
+    table, known = context.state.fleet.table, known_slots(context, lot)
+    marks = few(table, slots, context.cached_tokens, by_tokens, lot, known)
+    return context.part(marks.nonzero()[0])
+
+
+def known_slots(context: SchedulingContext, lot: int) -> SlotArray:
+    """Replicas of the request's session, and up to LOADED of those with its adapter, from where `lot` says."""
+    state, request = context.state, context.record.request
+    homes = tuple(state.adapters.homes(request.adapter)) if request.adapter else ()
     first = lot % len(homes) if len(homes) > LOADED else 0
     known = [*(homes[first:] + homes[:first])[:LOADED]]
-    if (home := state.sessions.home(record.request.session)) is not None:
+    if (home := state.sessions.home(request.session)) is not None:
         known.extend(replica.slot for replica in home if replica.alive)
-    for slot in known:
-        marks |= slots == slot
-    return context.part(marks.nonzero()[0])
+    return np.array(known, dtype=np.int64)
 
 
 def sample_of(context: SchedulingContext) -> SchedulingContext:
@@ -165,17 +169,12 @@ def sample_of(context: SchedulingContext) -> SchedulingContext:
 
 
 @compiled
-def mark_few(  # noqa: PLR0917 - one loop over candidates, compiled
-    table: FloatArray,
-    slots: SlotArray,
-    cached: FloatArray,
-    by_tokens: bool,
-    lot: int,
-    marks: NDArray[np.bool_],
-) -> None:
-    """Mark CACHED, LIGHTEST and SPREAD of the candidates, in bool[C]; `lot` in 0 .. LOTS decides."""
+def few(  # noqa: PLR0917 - one loop over candidates, compiled
+    table: FloatArray, slots: SlotArray, cached: FloatArray, by_tokens: bool, lot: int, known: SlotArray
+) -> NDArray[np.bool_]:
+    """The `known` candidates, and CACHED, LIGHTEST and SPREAD of all, bool[C]; `lot` in 0 .. LOTS decides."""
     count, holders = len(slots), 0
-    load, work = np.empty(count), np.empty(count)
+    load, work, marks = np.empty(count), np.empty(count), np.zeros(count, dtype=np.bool_)
     for place in range(count):
         slot = slots[place]
         if by_tokens:
@@ -186,6 +185,9 @@ def mark_few(  # noqa: PLR0917 - one loop over candidates, compiled
             load[place] += waiting + table[FleetRow.OTHER_REQUESTS, slot]
         work[place] = load[place] - cached[place] if cached[place] > 0.0 else np.inf
         holders += cached[place] > 0.0
+    for slot in known:
+        for place in range(count):
+            marks[place] |= slots[place] == slot
     mark_least(load, LIGHTEST, lot, marks)
     mark_least(work, min(CACHED, holders), lot, marks)
     for part in range(SPREAD):
@@ -193,6 +195,7 @@ def mark_few(  # noqa: PLR0917 - one loop over candidates, compiled
         lot = (lot * 1103515245 + 12345) % LOTS
         first, end = part * count // SPREAD, (part + 1) * count // SPREAD
         marks[first + (lot >> 8) % (end - first)] = True
+    return marks
 
 
 @compiled
@@ -200,15 +203,25 @@ def mark_least(values: FloatArray, most: int, lot: int, marks: NDArray[np.bool_]
     """Mark `most` of the least of `values`; of equals those that follow a place that `lot` says."""
     if most == 0:
         return
-    count, left = len(values), most
-    bound = np.partition(values, most - 1)[most - 1]
-    for place in range(count):
-        if values[place] < bound:
-            marks[place] = True
-            left -= 1
-    place = lot % count
+    # In ascending order: of thousands few are ever less than the last of these.
+    least, places = np.full(most, np.inf), np.empty(most, dtype=np.int64)
+    for place in range(len(values)):
+        value, at = values[place], most - 1
+        if value >= least[at]:
+            continue
+        while at > 0 and least[at - 1] > value:
+            least[at], places[at] = least[at - 1], places[at - 1]
+            at -= 1
+        least[at], places[at] = value, place
+    bound, left = least[most - 1], 0
+    for at in range(most):
+        if least[at] < bound:
+            marks[places[at]] = True
+        else:
+            left += 1
+    place = lot % len(values)
     while left > 0:
         if values[place] == bound:
             marks[place] = True
             left -= 1
-        place = place + 1 if place + 1 < count else 0
+        place = place + 1 if place + 1 < len(values) else 0
