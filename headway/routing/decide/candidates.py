@@ -142,7 +142,7 @@ def few_of(context: SchedulingContext) -> SchedulingContext:
 
 
 def known_slots(context: SchedulingContext, lot: int) -> SlotArray:
-    """Replicas of the request's session, and up to LOADED of those with its adapter, from where `lot` says."""
+    """The replicas of its session, and up to LOADED of those with its adapter, from where `lot` says."""
     state, request = context.state, context.record.request
     homes = tuple(state.adapters.homes(request.adapter)) if request.adapter else ()
     first = lot % len(homes) if len(homes) > LOADED else 0
@@ -172,7 +172,7 @@ def sample_of(context: SchedulingContext) -> SchedulingContext:
 def few(  # noqa: PLR0917 - one loop over candidates, compiled
     table: FloatArray, slots: SlotArray, cached: FloatArray, by_tokens: bool, lot: int, known: SlotArray
 ) -> NDArray[np.bool_]:
-    """The `known` candidates, and CACHED, LIGHTEST and SPREAD of all, bool[C]; `lot` in 0 .. LOTS decides."""
+    """The `known`, and CACHED, LIGHTEST and SPREAD of all candidates, bool[C]; `lot` in 0 .. LOTS decides."""
     count, holders = len(slots), 0
     load, work, marks = np.empty(count), np.empty(count), np.zeros(count, dtype=np.bool_)
     for place in range(count):

@@ -82,7 +82,7 @@ def fitting(
     seconds, f8[lines]: 0 for the head itself, infinite where none of the line is so, or waits for another
     role. For the first line by rank it is so; those after it are not judged, and 0."""
     latency, table = state.latency, state.fleet.table
-    found = np.full(heads.shape[1], inf)
+    late = np.full(heads.shape[1], inf)
     shares = state.shares.table, state.shares.ahead_from
     space = np.empty((ROWS, 1)), np.empty(UNCACHED + 1), np.empty(1), np.empty(len(slots))
     learned = (
@@ -94,10 +94,8 @@ def fitting(
     for kind in {int(kind) for kind in table[FleetRow.KIND].take(slots).tolist()}:
         if kind >= 0:
             figures = (tuple(terms), *latency.engines[kind], learned)
-            late = np.where(open_lines, 0.0, inf)
-            judge_heads(table, heads, slots, kind, figures, shares, space, late)
-            found = np.minimum(found, late)
-    return found
+            judge_heads(table, heads, slots, kind, figures, shares, space, open_lines, late)
+    return late
 
 
 def between_s(state: RoutingState, now_s: float, role: int) -> tuple[float, float]:
@@ -146,9 +144,12 @@ def wait_s(  # noqa: PLR0917 - plain figures, compiled
 def soonest_s(table: FloatArray, slot: int, figures: tuple[Any, ...]) -> float:
     """No head that is to keep its SLO has its first token there before; told in nanoseconds, for all of them.
 
-    −inf where an idle replica has rules of its own, or TTFT does not count.
+    −inf where an idle replica has rules of its own, or TTFT does not count; infinite where all wait for a
+    shorter queue.
     """
     terms, limits = HeldTerms(*figures[0]), figures[4][3]
+    if terms.role_code != DECODE_ROLE and not begins_soon(table, slot, figures[3][1]):
+        return inf
     there = table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot] + table[FleetRow.WAITING, slot]
     if there + table[FleetRow.OTHER_REQUESTS, slot] == 0.0 or terms.ttft_weight < LEAST_WEIGHT:
         return -inf
@@ -168,26 +169,30 @@ def judge_heads(  # noqa: PLR0917 - plain figures, compiled
     figures: tuple[Any, ...],
     shares: tuple[FloatArray, float],
     space: tuple[FloatArray, FloatArray, FloatArray, FloatArray],
+    open_lines: Marks,
     late: FloatArray,
 ) -> None:
-    """Set f8[lines], where it is finite, as `fitting` says, by the replicas in `slots` whose profile is
-    `kind`.
+    """Lower f8[lines] to what `fitting` says, by the replicas in `slots` whose profile is `kind`.
 
     `figures`: `HeldTerms`, the engine's (`forecast.PlainFigures`), and those of `learned_curves.correct_at`.
     `space` is written anew: f8[ROWS, 1], f8[8], f8[1], f8[slots].
     """
-    terms, chunk_tokens = HeldTerms(*figures[0]), figures[3][1]
-    best, best_ahead, soonest = -1, 0, space[3]
+    terms, soonest, earliest_s = HeldTerms(*figures[0]), space[3], inf
     for place in range(len(slots)):
         ours = table[FleetRow.KIND, slots[place]] == kind
         soonest[place] = soonest_s(table, slots[place], figures) if ours else inf
+        earliest_s = min(earliest_s, soonest[place])
+    if earliest_s == inf:
+        return
+    best, best_ahead = -1, 0
     for head in range(heads.shape[1]):
-        if late[head] == inf:
+        if not open_lines[head] or heads[HeadRow.LIVE, head] == 0.0 or not waits_for(heads, head, terms.role):
             continue
-        late[head] = inf
-        if heads[HeadRow.LIVE, head] == 0.0 or not waits_for(heads, head, terms.role):
+        # Most heads are late for what is at a replica already, which is told in nanoseconds.
+        may_be_late = served_late(heads, head)
+        if heads[HeadRow.TTFT_BY_S, head] + heads[HeadRow.MORE_S, head] < earliest_s and not may_be_late:
             continue
-        first = _asked_from(table, heads, head, slots, 0, soonest, terms, chunk_tokens)
+        first = _asked_from(heads, head, slots, 0, soonest, terms.now_s)
         if first == len(slots):
             continue
         ahead = ahead_of(heads, head, *shares)
@@ -195,41 +200,33 @@ def judge_heads(  # noqa: PLR0917 - plain figures, compiled
             late[head] = 0.0
             continue
         asks = _asks(heads, head, figures, terms.several and ahead == 0)
-        may_be_late = served_late(heads, head)
-        while first < len(slots):
+        least_s = inf
+        while first < len(slots) and least_s > 0.0:
             slot = slots[first]
             _forecast_at(table, heads, head, slots[first : first + 1], kind, figures, space)
-            if _takes(space[0], table, slot, asks, may_be_late):
-                late[head] = 0.0
-                break
             late_s = late_by(candidate_at(space[0], table, 0, slot, asks), asks)
-            if late_s <= heads[HeadRow.MORE_S, head]:
-                late[head] = min(late[head], late_s)
-            first = _asked_from(table, heads, head, slots, first + 1, soonest, terms, chunk_tokens)
-        if late[head] < inf:
+            if _takes(space[0], table, slot, asks, may_be_late):
+                least_s = 0.0
+            elif late_s <= heads[HeadRow.MORE_S, head]:
+                least_s = min(least_s, late_s)
+            first = _asked_from(heads, head, slots, first + 1, soonest, terms.now_s)
+        late[head] = min(late[head], least_s)
+        if least_s < inf:
             best, best_ahead = head, ahead
 
 
 @compiled_in_place
 def _asked_from(  # noqa: PLR0917 - plain figures, compiled
-    table: FloatArray,
-    heads: FloatArray,
-    head: int,
-    slots: SlotArray,
-    place: int,
-    soonest: FloatArray,
-    terms: HeldTerms,
-    chunk_tokens: float,
+    heads: FloatArray, head: int, slots: SlotArray, place: int, soonest: FloatArray, now_s: float
 ) -> int:
-    """The first place from `place` on whose replica is worth a forecast for the head; len(slots) without one.
-
-    Most heads are late for what is at a replica already, which is told in nanoseconds.
-    """
+    """The first place from `place` on whose replica is worth a forecast for the head, which may wait for the
+    replica that has most of its prompt; len(slots) without one."""
+    by_s = heads[HeadRow.TTFT_BY_S, head] + heads[HeadRow.MORE_S, head]
+    home, may_be_late = heads[HeadRow.HOME, head], served_late(heads, head)
+    at_home = home >= 0.0 and now_s < heads[HeadRow.HOME_UNTIL_S, head]
     while place < len(slots):
-        slot, asked = slots[place], soonest[place] < inf
-        if asked and heads[HeadRow.TTFT_BY_S, head] + heads[HeadRow.MORE_S, head] < soonest[place]:
-            asked = served_late(heads, head) and begins_soon(table, slot, chunk_tokens)
-        if asked and not _keeps_away(table, heads, head, slot, terms, chunk_tokens):
+        in_time = soonest[place] <= by_s or (may_be_late and soonest[place] < inf)
+        if in_time and not (at_home and home != slots[place]):
             break
         place += 1
     return place
@@ -271,18 +268,6 @@ def _takes(rows: FloatArray, table: FloatArray, slot: int, asks: SloTerms, may_b
         return False
     candidate = candidate_at(rows, table, 0, slot, asks)
     return bool((may_be_late and is_harmless(candidate, asks)) or missing(candidate, asks) <= 0.0)
-
-
-@compiled_in_place
-def _keeps_away(  # noqa: PLR0917 - plain figures, compiled
-    table: FloatArray, heads: FloatArray, head: int, slot: int, terms: HeldTerms, chunk_tokens: float
-) -> bool:
-    """True while a head waits for the replica that has most of its prompt, which this one is not, or for a
-    shorter queue."""
-    home = heads[HeadRow.HOME, head]
-    if home >= 0.0 and home != slot and terms.now_s < heads[HeadRow.HOME_UNTIL_S, head]:
-        return True
-    return not (terms.role_code == DECODE_ROLE or begins_soon(table, slot, chunk_tokens))
 
 
 @compiled_in_place

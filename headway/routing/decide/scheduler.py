@@ -12,7 +12,7 @@ written here: `placing` enters the choice in the fleet's table.
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from math import inf, isnan, nan
 
 import numpy as np
@@ -211,7 +211,7 @@ class Scheduler:
         slots of its role may have room for it, seconds, f8[lines]; infinite for none of the line. Heads of
         all that wait for such a role, where the profile's plugins do not judge held requests, or predictions
         have refused for a while without an outcome."""
-        found = np.full(len(open_lines), inf)
+        found = list[FloatArray]()
         doubtful = self._state.latency.evidence.freshness.doubtful
         judges = () if doubtful else self._pipelines[profile].judges
         for role, slots in enumerate(freed.of_roles):
@@ -219,10 +219,10 @@ class Scheduler:
                 continue
             if not judges:
                 waits = open_lines & ((heads[HeadRow.ROLE] == role) | (heads[HeadRow.ROLE] == ANY_ROLE))
-                found = np.where(waits, 0.0, found)
+                found.append(np.where(waits, 0.0, inf))
             for each in judges:
-                found = np.minimum(found, each.fitting(self._state, now_s, heads, role, slots, open_lines))
-        return found
+                found.append(each.fitting(self._state, now_s, heads, role, slots, open_lines))
+        return reduce(np.minimum, found)
 
     def rescued(self, now_s: float, record: Record, fault: PluginFault) -> RouteChoice | Refusal:
         """The same after `choose` met a fault, without its plugins; the fault again where nothing rescues."""

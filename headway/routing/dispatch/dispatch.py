@@ -10,6 +10,7 @@ the next. RequestFault names a held or late request at whose turn it happened.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from itertools import islice
 from math import inf
 
@@ -284,12 +285,11 @@ class Dispatcher:
         f8[lines]; infinite for none."""
         if freed.everywhere:
             return np.where(open_lines, 0.0, inf)
-        heads, profiles = self._queue.heads, self._queue.profiles
-        late = np.full(len(open_lines), inf)
+        heads, profiles, late = self._queue.heads, self._queue.profiles, list[FloatArray]()
         for profile, number in profiles.items():
             of_profile = open_lines & (heads[HeadRow.PROFILE] == number) if len(profiles) > 1 else open_lines
-            late = np.minimum(late, self._scheduler.fitting(now_s, heads, profile, freed, of_profile))
-        return late
+            late.append(self._scheduler.fitting(now_s, heads, profile, freed, of_profile))
+        return reduce(np.minimum, late)
 
     def _is_shed(self, now_s: float, record: Record, refusal: Refusal) -> bool:
         """True if a refused request is shed at once, for which this does it."""
