@@ -98,6 +98,22 @@ def fitting(
     return late
 
 
+def not_queued(state: RoutingState, role: Role, slots: SlotArray) -> SlotArray:
+    """Those of `slots` where a prompt is begun at once, or nearly so: held requests wait for these."""
+    if role is Role.DECODE:
+        return slots
+    marks = np.empty(len(slots), dtype=np.bool_)
+    mark_soon(state.fleet.table, slots, float(state.rules.chunk_tokens), marks)
+    return slots[marks]
+
+
+@compiled_in_place
+def mark_soon(table: FloatArray, slots: SlotArray, chunk_tokens: float, marks: Marks) -> None:
+    """Mark those in bool[slots]."""
+    for place in range(len(slots)):
+        marks[place] = begins_soon(table, slots[place], chunk_tokens)
+
+
 def between_s(state: RoutingState, now_s: float, role: int) -> tuple[float, float]:
     """The least seconds that the transfer and the other role's replicas add to TTFT, and those a token.
 
@@ -144,12 +160,9 @@ def wait_s(  # noqa: PLR0917 - plain figures, compiled
 def soonest_s(table: FloatArray, slot: int, figures: tuple[Any, ...]) -> float:
     """No head that is to keep its SLO has its first token there before; told in nanoseconds, for all of them.
 
-    −inf where an idle replica has rules of its own, or TTFT does not count; infinite where all wait for a
-    shorter queue.
+    −inf where an idle replica has rules of its own, or TTFT does not count.
     """
     terms, limits = HeldTerms(*figures[0]), figures[4][3]
-    if terms.role_code != DECODE_ROLE and not begins_soon(table, slot, figures[3][1]):
-        return inf
     there = table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot] + table[FleetRow.WAITING, slot]
     if there + table[FleetRow.OTHER_REQUESTS, slot] == 0.0 or terms.ttft_weight < LEAST_WEIGHT:
         return -inf
@@ -182,8 +195,6 @@ def judge_heads(  # noqa: PLR0917 - plain figures, compiled
         ours = table[FleetRow.KIND, slots[place]] == kind
         soonest[place] = soonest_s(table, slots[place], figures) if ours else inf
         earliest_s = min(earliest_s, soonest[place])
-    if earliest_s == inf:
-        return
     best, best_ahead = -1, 0
     for head in range(heads.shape[1]):
         if not open_lines[head] or heads[HeadRow.LIVE, head] == 0.0 or not waits_for(heads, head, terms.role):

@@ -30,7 +30,7 @@ from headway.config import Role
 from headway.config.routing import RoutingSettings
 from headway.routing.decide.context import Refusal, RoutingState, SchedulingContext
 from headway.routing.decide.headroom import SloTerms, harmless, judge, nearest_of
-from headway.routing.decide.judge import HeldTerms, between_s, fitting
+from headway.routing.decide.judge import HeldTerms, between_s, fitting, not_queued
 from headway.routing.decide.lora_affinity import LoraAffinityScorer
 from headway.routing.decide.overruling import overruled
 from headway.routing.fleet.table import ROLE_CODES, FleetRow, FloatArray, SlotArray
@@ -114,6 +114,9 @@ class SloScorer:
         if not self.patient:
             return np.where(open_lines, 0.0, inf)
         latency, of_role = state.latency, state.roles[role]
+        slots = not_queued(state, of_role, slots)
+        if not len(slots):
+            return np.full(len(open_lines), inf)
         transfer_s, transfer_s_per_token = between_s(state, now_s, role)
         terms = HeldTerms(
             now_s=now_s,
