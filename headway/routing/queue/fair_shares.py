@@ -28,11 +28,14 @@ requests are long comes after those of others (`held_lines`).
 from collections.abc import Callable
 from enum import IntEnum
 from math import inf, log
+from typing import TypeVar
 
 import numpy as np
 
 from headway.routing.fleet.records import LazyHeap
-from headway.routing.fleet.table import Columns
+from headway.routing.fleet.table import Columns, FloatArray
+
+Figure = TypeVar("Figure", float, FloatArray)
 
 OUTPUT_COST = 2.0
 """Cost of an output token beside that of an input token, as in the paper."""
@@ -44,8 +47,8 @@ MOST_COUNTERS = 10_000
 """Counters that are kept before the lower half of them, but for those that wait, is dropped."""
 
 
-def cost_of(uncached_tokens: float, output_tokens: float) -> float:
-    """The cost of a request in tokens."""
+def cost_of(uncached_tokens: Figure, output_tokens: Figure) -> Figure:
+    """The cost of a request in tokens, or of many."""
     return uncached_tokens + OUTPUT_COST * output_tokens
 
 

@@ -33,7 +33,7 @@ import numpy as np
 
 from headway.routing.fleet.records import LazyHeap, Record
 from headway.routing.fleet.table import Columns
-from headway.routing.queue.fair_shares import Prices, TenantShares, cost_of
+from headway.routing.queue.fair_shares import Figure, Prices, TenantShares, cost_of
 from headway.routing.queue.heads import CRITICAL_WORTH, HeadRow, Marks, RequestClass, first_of
 from headway.routing.types import RoutingError, ShedReason
 
@@ -129,6 +129,11 @@ def alike(record: Record) -> Alike:
         home=(record.home or NO_HOME)[0],
         profile=record.profile,
     )
+
+
+def due_s(latest_start_s: Figure, price: Figure, cost: Figure) -> Figure:
+    """By when a request that can be saved is due, by which it ranks."""
+    return latest_start_s + LENIENCE * price * cost
 
 
 def _step_of(tokens: float) -> int:
@@ -336,7 +341,7 @@ class HeldQueue:
         self.heads[:, line.column] = (
             1.0,
             lost,
-            held.held_s if lost else held.latest_start_s + LENIENCE * price * held.cost,
+            held.held_s if lost else due_s(held.latest_start_s, price, held.cost),
             held.sequence,
             self._shares.start(request.tenant),
             request.input_tokens,
@@ -361,5 +366,15 @@ class HeldQueue:
         log_price = self._prices.log_of(tenant)
         if tenant not in self._priced or abs(log_price - self._priced[tenant]) > PRICE_STEP:
             self._priced[tenant] = log_price
-            for column in self._of_tenant[tenant]:
-                self._write(self._at[column])
+            # A tenant may have thousands of lines: to write each anew takes milliseconds.
+            columns = [*self._of_tenant[tenant]]
+            self.served(tenant)
+            self.heads[HeadRow.ROLE, columns] = [self._at[column].head.role for column in columns]
+            heads = self.heads[:, columns]
+            price = exp(log_price) / np.where(
+                heads[HeadRow.CLASS] == RequestClass.CRITICAL, CRITICAL_WORTH, 1.0
+            )
+            uncached = np.maximum(heads[HeadRow.INPUT_TOKENS] - heads[HeadRow.CACHED_TOKENS], 0.0)
+            due = due_s(heads[HeadRow.LATEST_S], price, cost_of(uncached, heads[HeadRow.OUTPUT_TOKENS]))
+            lost = heads[HeadRow.LOST] > 0.0
+            self.heads[HeadRow.KEY_S, columns] = np.where(lost, heads[HeadRow.KEY_S], due)
