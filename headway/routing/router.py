@@ -113,6 +113,11 @@ class Router:
         self._state.latency.use(model, age_s)
         self._dispatch.freed.look_again()
 
+    @property
+    def profiles(self) -> Mapping[str, GpuProfile]:
+        """The profiles in use, by GPU type."""
+        return self._state.profiles
+
     def use_profiles(self, profiles: Mapping[str, GpuProfile]) -> None:
         """Go by these profiles from now on: predictions, plugins and offload of all GPU types.
 

@@ -104,8 +104,9 @@ class Plan:
         return first_state(self.policy, self.past, self.config.planner, ends_s=0.0)
 
     def learner(self) -> PerformanceLearner | None:
-        """How policies learn of the engines; None where that is switched off, or they need no surfaces."""
-        if not (self.config.engine.refinement.enabled and self.kind.needs_surfaces):
+        """How policies and routers learn of the engines; None where that is switched off, or neither predicts."""
+        predicts = self.kind.needs_surfaces or isinstance(_routing(self), ScenarioRouter)
+        if not (self.config.engine.refinement.enabled and predicts):
             return None
         name = self.config.planner.policy
         return PerformanceLearner(self.profile, lambda profile: make_policy(name, self.settings, profile))

@@ -128,7 +128,7 @@ class PerformanceLearner:
     def __init__(self, profile: Profile, make: Callable[[Profile], Policy]) -> None:
         self._measured, self._make = profile, make
         self._lengths: Lengths | None = None
-        self._served = self.refinement = Refinement()
+        self._served = self._routed = self.refinement = Refinement()
         self.speeds = ReplicaSpeeds()
 
     def learn(self, fleet: Fleet, now_s: float) -> None:
@@ -166,6 +166,13 @@ class PerformanceLearner:
         for phase in Phase:
             if said := difference(phase, self._served.factor(phase)):
                 yield f"engines: {said}; the plan went by that"
+
+    def routed(self) -> Profile | None:
+        """The surfaces for a router, where they have moved from those that it goes by."""
+        if not moved(self._measured, self._routed, self.refinement):
+            return None
+        self._routed = self.refinement
+        return refined(self._measured, self._routed)
 
     def policy(self) -> Policy | None:
         """The policy for surfaces that have moved; None while they have not."""

@@ -47,6 +47,7 @@ from headway.routing import (
 )
 from headway.routing.offload import OffloadTrace
 from headway.routing.predict.learning import Training
+from interp import Profile
 from headway.simulation import kernel
 from headway.simulation.fleet import ROLES, Fleet
 from headway.simulation.observing import EngineReports
@@ -184,6 +185,10 @@ class RouterDriver:
         self._now, self._asked = clock["now_s"], clock["asked_request"]
         self._notices, self._orders = clock["notices"], clock["orders"]
         self._first_pool = layout.PREFILL if fleet.arrays.settings[0]["disaggregated"] else layout.MIXED
+
+    def go_by(self, profile: Profile) -> None:
+        """Let the router predict by other surfaces of the deployment's own engines, as live ones do."""
+        self.router.use_profiles({**self.router.profiles, "": profile})
 
     def advance(self, stop_s: float) -> Exit:
         """Run to `stop_s`, or until there is something for others than the router to do."""

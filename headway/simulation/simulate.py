@@ -230,6 +230,8 @@ class SimulationRun:
         if self.learner is not None and now_s >= self.report_s:
             self.learner.learn(self.fleet, now_s)
             self.report_s += REPORT_S
+            if self.router_driver is not None and (profile := self.learner.routed()) is not None:
+                self.router_driver.go_by(profile)
             if self.learner.urgent and now_s < self.tick_s:
                 self.tick_s = now_s
         if self.utilisation is not None and now_s >= self.utilisation.due_s:

@@ -166,6 +166,7 @@ def terms(**changes):
         "tpot_s": 0.08,
         "ttft_weight": 0.8,
         "chunk_tokens": 2048.0,
+        "max_batch": inf,
     }
     return SloTerms(**{**fields, **changes})
 

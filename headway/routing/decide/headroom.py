@@ -60,7 +60,7 @@ class SloTerms(NamedTuple):
     `left_s` is what is left of the TTFT SLO. Predictions are multiplied by `safety`, and by 1 + `caution` ×
     FleetRow.TTFT_CAUTION or TPOT_CAUTION, the replica's own, the latter as growth allows. `least_harm`: the
     request's TTFT SLO is lost and does not count. `patient`: it waits for a replica with a short queue, of
-    prompts or of `chunk_tokens`. Beside it `reserve` sequences more must fit under the TPOT SLOs.
+    prompts or of `chunk_tokens`, and a place in a batch of `max_batch`. Beside it `reserve` sequences more must fit under the TPOT SLOs.
     """
 
     ttft_s: float
@@ -68,6 +68,7 @@ class SloTerms(NamedTuple):
     tpot_s: float
     ttft_weight: float
     chunk_tokens: float
+    max_batch: float
     safety: float = 1.0
     caution: float = 0.0
     least_harm: bool = False
@@ -99,10 +100,16 @@ class JudgedReplica(NamedTuple):
 
 
 @compiled_in_place
-def begins_soon(table: FloatArray, slot: int, chunk_tokens: float) -> bool:
-    """True if a prompt that comes to this replica is begun at once, or nearly so."""
+def begins_soon(table: FloatArray, slot: int, chunk_tokens: float, max_batch: float) -> bool:
+    """True if a prompt that comes to this replica is begun at once, or nearly so.
+
+    In a batch without a place it is begun when one of those there ends. When that will be is hardly known:
+    requests that cost alike begin and end together.
+    """
+    there = table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot]
+    there += table[FleetRow.OTHER_REQUESTS, slot]
     few = table[FleetRow.PREFILL_TOKENS, slot] <= CHUNKS * chunk_tokens
-    return bool(few or table[FleetRow.WAITING, slot] == 0.0)
+    return bool(there + 1.0 <= max_batch and (few or table[FleetRow.WAITING, slot] == 0.0))
 
 
 @compiled_in_place
@@ -132,7 +139,7 @@ def candidate_at(
         rows[TTFT, place] * ttft_safety + WORK_WEIGHT * rows[WORK, place],
         table[FleetRow.TPOT_SLO_S, slot],
         there + table[FleetRow.WAITING, slot],
-        begins_soon(table, slot, terms.chunk_tokens),
+        begins_soon(table, slot, terms.chunk_tokens, terms.max_batch),
         is_quiet(table, slot, terms.now_s, rows[WORK, place]),
         ttft_safety,
         terms.safety * (1.0 + caution),

@@ -102,16 +102,23 @@ def not_queued(state: RoutingState, role: Role, slots: SlotArray) -> SlotArray:
     """Those of `slots` where a prompt is begun at once, or nearly so: held requests wait for these."""
     if role is Role.DECODE:
         return slots
-    marks = np.empty(len(slots), dtype=np.bool_)
-    mark_soon(state.fleet.table, slots, float(state.rules.chunk_tokens), marks)
+    marks, chunk_tokens = np.empty(len(slots), dtype=np.bool_), float(state.rules.chunk_tokens)
+    mark_soon(state.fleet.table, slots, chunk_tokens, places(state, role), marks)
     return slots[marks]
 
 
+def places(state: RoutingState, role: Role) -> float:
+    """Of the batch of a replica; prefill replicas have none."""
+    return inf if role is Role.PREFILL else float(state.rules.max_batch_size)
+
+
 @compiled_in_place
-def mark_soon(table: FloatArray, slots: SlotArray, chunk_tokens: float, marks: Marks) -> None:
+def mark_soon(
+    table: FloatArray, slots: SlotArray, chunk_tokens: float, max_batch: float, marks: Marks
+) -> None:
     """Mark those in bool[slots]."""
     for place in range(len(slots)):
-        marks[place] = begins_soon(table, slots[place], chunk_tokens)
+        marks[place] = begins_soon(table, slots[place], chunk_tokens, max_batch)
 
 
 def between_s(state: RoutingState, now_s: float, role: int) -> tuple[float, float]:
@@ -294,6 +301,7 @@ def _asks(heads: FloatArray, head: int, figures: tuple[Any, ...], in_turn: bool)
         tpot_s,
         terms.ttft_weight,
         figures[3][1],
+        figures[3][0],
         1.0,
         terms.caution,
         False,

@@ -30,7 +30,7 @@ from headway.config import Role
 from headway.config.routing import RoutingSettings
 from headway.routing.decide.context import Refusal, RoutingState, SchedulingContext
 from headway.routing.decide.headroom import SloTerms, harmless, judge, nearest_of
-from headway.routing.decide.judge import HeldTerms, between_s, fitting, not_queued
+from headway.routing.decide.judge import HeldTerms, between_s, fitting, not_queued, places
 from headway.routing.decide.lora_affinity import LoraAffinityScorer
 from headway.routing.decide.overruling import overruled
 from headway.routing.fleet.table import ROLE_CODES, FleetRow, FloatArray, SlotArray
@@ -182,6 +182,7 @@ class SloScorer:
             tpot_s=record.slo.tpot_s if context.role is not Role.PREFILL else inf,
             ttft_weight=self.ttft_weight or 0.0,
             chunk_tokens=float(state.rules.chunk_tokens),
+            max_batch=places(state, context.role),
             caution=state.latency.evidence.freshness.weight,
             patient=self.patient and context.role is not Role.DECODE,
             now_s=context.now_s,
