@@ -104,7 +104,7 @@ class Plan:
         return first_state(self.policy, self.past, self.config.planner, ends_s=0.0)
 
     def learner(self) -> PerformanceLearner | None:
-        """How policies and routers learn of the engines; None where that is switched off, or neither predicts."""
+        """How policies and routers learn of the engines; None where that is off, or neither predicts."""
         predicts = self.kind.needs_surfaces or isinstance(_routing(self), ScenarioRouter)
         if not (self.config.engine.refinement.enabled and predicts):
             return None

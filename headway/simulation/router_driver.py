@@ -47,11 +47,11 @@ from headway.routing import (
 )
 from headway.routing.offload import OffloadTrace
 from headway.routing.predict.learning import Training
-from interp import Profile
 from headway.simulation import kernel
 from headway.simulation.fleet import ROLES, Fleet
 from headway.simulation.observing import EngineReports
 from headway.simulation.scenario import RequestClass
+from interp import Profile
 
 LEAST_STEP_S = 1e-3
 NOTICES, NEED_PLACEMENT = int(Exit.NOTICES), int(Exit.NEED_PLACEMENT)

@@ -176,7 +176,7 @@ def test_goodput_stays_up_above_capacity(case: Case) -> None:
 
 
 def test_equal_requests_do_not_wait_for_places_in_batches_that_end_together() -> None:
-    """A place was taken to come free after an eighth of a stay; of requests in step it did after a whole one."""
+    """Taken to come free after an eighth of a stay, of requests in step a place did after a whole one."""
     case = Case(
         engine=ENGINES[-1],
         pools="mixed",

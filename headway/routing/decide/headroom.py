@@ -60,7 +60,8 @@ class SloTerms(NamedTuple):
     `left_s` is what is left of the TTFT SLO. Predictions are multiplied by `safety`, and by 1 + `caution` ×
     FleetRow.TTFT_CAUTION or TPOT_CAUTION, the replica's own, the latter as growth allows. `least_harm`: the
     request's TTFT SLO is lost and does not count. `patient`: it waits for a replica with a short queue, of
-    prompts or of `chunk_tokens`, and a place in a batch of `max_batch`. Beside it `reserve` sequences more must fit under the TPOT SLOs.
+    prompts or of `chunk_tokens`, and a place in a batch of `max_batch`. Beside it `reserve` sequences more
+    must fit under the TPOT SLOs.
     """
 
     ttft_s: float
