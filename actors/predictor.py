@@ -159,6 +159,8 @@ def restore_models(config: HeadwayConfig, store: Store) -> FittedModels:
     if planner.load_predictor_warmup_trace is not None:
         with open_trace(planner.load_predictor_warmup_trace, TraceOptions()) as trace:
             series = interval_series(trace, interval_s)
+        for note in trace.notes:
+            logger.warning("planner.load_predictor_warmup_trace: %s", note)
         columns = (series.requests, series.isl_tokens, series.osl_tokens)
         forecaster.warm_start(*(column.tolist() for column in columns))
         models.warmed_up = len(series.requests)

@@ -36,6 +36,7 @@ from headway_cli.control import KEY_VARIABLE, KeyVariable
 from headway_cli.errors import CliError
 from headway_cli.flags import option, spread, switch
 from headway_cli.job import trace_figures
+from headway_cli.notes import say_notes
 from headway_cli.options import Duration, Start, TraceArgument, TraceFormat, Ttft
 from headway_cli.output import JsonFile, ReportFile, check_outputs, deliver
 from headway_cli.result_view import print_load
@@ -102,6 +103,7 @@ def load(
     """Replay a trace against an OpenAI endpoint: latencies and SLO attainment, as clients see them."""
     check_outputs({"--json": json, "--report": report, "--records": records}, (trace, options.config))
     with open_trace(trace, options.trace_options()) as opened:
+        say_notes(opened)
         job = LoadJob(trace=opened, source=trace, url=url, options=options, records=records)
         document, interrupted = run_load(job)
     print_load(document, deliver(json, report, lambda: document, lambda: _page(document)))

@@ -1,6 +1,7 @@
 """Notes on a result: what its figures do not say, one line each, most important first."""
 
 import re
+import sys
 from collections.abc import Iterable, Iterator
 
 from headway.planning import Role
@@ -23,6 +24,8 @@ DIGITS = re.compile(r"\d+(\.\d+)?")
 def collect_notes(plan: Plan, trace: Trace, reach: Reach, result: SimulationResult) -> list[str]:
     """The notes of one simulation."""
     return [
+        *trace_notes(trace),
+        *warm_up_notes(plan),
         *result.notes,
         *_infeasible(plan, reach),
         *_outside_profile(reach),
@@ -35,6 +38,22 @@ def collect_notes(plan: Plan, trace: Trace, reach: Reach, result: SimulationResu
         *_failing_predictors(result.intervals),
         *_profile(plan),
     ]
+
+
+def trace_notes(trace: Trace) -> list[str]:
+    """How the trace was read, where that is not as it stands in the file."""
+    return [f"trace: {note}" for note in trace.notes]
+
+
+def warm_up_notes(plan: Plan) -> list[str]:
+    """The same of the warm-up trace."""
+    return [f"planner.{WARM_UP_TRACE}: {note}" for note in plan.past_notes]
+
+
+def say_notes(trace: Trace) -> None:
+    """Tell on standard error how the trace was read; for verbs whose answer has no notes."""
+    for note in trace_notes(trace):
+        print(f"note: {note}", file=sys.stderr)
 
 
 def _infeasible(plan: Plan, reach: Reach) -> Iterator[str]:

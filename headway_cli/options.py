@@ -20,7 +20,10 @@ Attainment = Annotated[float | None, option("SHARE", "Share of requests that sho
 Start = Annotated[float, option("S", "Leave out the first S seconds.")]
 Duration = Annotated[float | None, option("S", "Use S seconds of the trace.")]
 TraceFormat = Annotated[
-    str | None, option("F", "plain, azure, burstgpt or mooncake; else detected.", "--format")
+    str | None,
+    option(
+        "F", "plain, azure, burstgpt, mooncake, dynamo; :s or :ms says the unit. Else detected.", "--format"
+    ),
 ]
 
 PrefillSpeed = Annotated[

@@ -8,6 +8,7 @@ from headway.workload import TraceOptions, open_trace, write_trace
 from headway_cli.errors import CliError
 from headway_cli.flags import argument, option, spread
 from headway_cli.job import Job, execute
+from headway_cli.notes import say_notes
 from headway_cli.options import RunOptions, TraceArgument, configuration, static_overrides, trace_options
 from headway_cli.output import JsonFile, ReportFile, check_outputs, deliver, trace_lines
 from headway_cli.page.result import render
@@ -71,5 +72,6 @@ def generate(
     """Write generated load (or any trace, scaled) as a trace file in the plain form."""
     check_outputs({"--output": output}, (spec,))
     with open_trace(spec, TraceOptions(rate_scale=rate_scale, seed=seed)) as trace:
+        say_notes(trace)
         write_trace(trace, Path(output))
         print(f"wrote {output}: {trace.request_count:,} requests in {trace.duration_s:g} s")

@@ -88,6 +88,8 @@ class Plan:
     """Those that routing names, by GPU type."""
     past: PastRequests | None = None
     """What came before, if there is a warm-up trace."""
+    past_notes: tuple[str, ...] = ()
+    """How that trace was read."""
 
     @property
     def kind(self) -> PolicyKind:
@@ -316,7 +318,7 @@ def warm_up(plan: Plan, rate_scale: float = 1.0) -> Plan:
     plan.forecaster.warm_start(
         *(column.tolist() for column in (series.requests, series.isl_tokens, series.osl_tokens))
     )
-    return replace(plan, past=past)
+    return replace(plan, past=past, past_notes=trace.notes)
 
 
 def run(plan: Plan, scenario: Scenario, trace: Trace, watchers: Watchers | None = None) -> SimulationResult:

@@ -1,8 +1,9 @@
 """Workloads: request traces in the formats that people have, and generated load, in chunks of columns."""
 
-from headway.workload.formats import CsvFormat, JsonLinesFormat, known_formats
-from headway.workload.generators import BLOCK_TOKENS, known_generators
-from headway.workload.text import TraceError
+from headway.workload.formats import CsvFormat, known_formats
+from headway.workload.generators import known_generators
+from headway.workload.json_lines import JsonLinesFormat
+from headway.workload.text import BLOCK_TOKENS, TraceError
 from headway.workload.trace import (
     IntervalSeries,
     RequestChunk,

@@ -5,15 +5,22 @@ means: no quotes, each line has the header's number of separators, the columns p
 tokens are whole and in range. Pandas reads such pieces. All others are read line by line, which names the
 first faulty line. A quoted field must not contain a line break.
 
-One JSON object a line. A format names its keys. Mooncake's `hash_ids` names the 512-token prefix blocks of
-the prompt, in order; equal ids are equal content. A line without them has no known prefix.
+One JSON object a line, read by `headway.workload.json_lines`.
 
-| format   | lines                                                         | time                     |
-|----------|---------------------------------------------------------------|--------------------------|
-| plain    | `timestamp_s,input_tokens,output_tokens[,…]`                  | seconds                  |
+| format   | lines                                                          | time                    |
+|----------|----------------------------------------------------------------|-------------------------|
+| plain    | `timestamp_s,input_tokens,output_tokens[,…]`                   | seconds                 |
 | azure    | `TIMESTAMP,ContextTokens,GeneratedTokens` (AzurePublicDataset) | date and time, 7 digits |
-| burstgpt | `Timestamp,…,Request tokens,Response tokens,…` (BurstGPT)     | seconds                  |
-| mooncake | JSON objects `timestamp, input_length, output_length, hash_ids` | milliseconds           |
+| burstgpt | `Timestamp,…,Request tokens,Response tokens,…` (BurstGPT)      | seconds                 |
+| mooncake | JSON objects `timestamp, input_length, output_length, hash_ids`, | ms (Mooncake, AIPerf) |
+|          | also `session_id` and `delay`                                  | or s (Bailian, GuideLLM) |
+| dynamo   | JSON objects of schema `dynamo.request.trace.v1`               | ms since 1970           |
+
+`NAME:UNIT`, as in `mooncake:s`, reads the times of a format in s, ms, us or ns. Without it the unit of
+`mooncake` is the one that is plausible (`headway.workload.time_units`): its keys are written with both.
+
+An output of 0 tokens is a request that ends with its prefill (embeddings, rerank, scoring), and becomes one
+of 1 token; in BurstGPT it is a failure and is skipped.
 
 A format whose rows are CSV or JSON objects is a `CsvFormat` or a `JsonLinesFormat` that names its columns or
 keys: one value, and one line in `FORMATS` or in the entry points of any installed package. Any other format
@@ -21,7 +28,6 @@ is a class of the shape of `TraceFormat`. Further columns and keys are ignored, 
 """
 
 import csv
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -33,7 +39,8 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.extensions import ExtensionError, ExtensionPoint
-from headway.workload.spool import RECORD, Batch, Columns, to_records
+from headway.workload.json_lines import JsonLinesFormat
+from headway.workload.spool import Batch, Columns, to_records
 from headway.workload.text import (
     MAX_TOKENS,
     NANOSECONDS,
@@ -41,13 +48,12 @@ from headway.workload.text import (
     Piece,
     TraceError,
     at_line,
-    block_ids,
     datetime_ns,
-    json_number,
     number,
     seconds,
     tokens,
 )
+from headway.workload.time_units import UNITS, in_unit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,12 +66,19 @@ MAX_TIME = float_info.max
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvFormat:
-    """A CSV trace format by its columns; `datetimes`: the time is written as date and time, not seconds."""
+    """A CSV trace format by its columns.
+
+    `datetimes`: the time is written as date and time, else as `units_per_s`. `zero_output_fails`: a request
+    without output tokens has failed, and is not one that ends with its prefill.
+    """
 
     time: str
     input_tokens: str
     output_tokens: str
     datetimes: bool = False
+    units_per_s: float = 1.0
+    zero_output_fails: bool = False
+    unit_in_doubt: ClassVar[bool] = False
     has_header: ClassVar[bool] = True
 
     def columns(self) -> tuple[str, str, str]:
@@ -95,7 +108,9 @@ PLAIN = CsvFormat(time="timestamp_s", input_tokens="input_tokens", output_tokens
 AZURE = CsvFormat(
     time="TIMESTAMP", input_tokens="ContextTokens", output_tokens="GeneratedTokens", datetimes=True
 )
-BURSTGPT = CsvFormat(time="Timestamp", input_tokens="Request tokens", output_tokens="Response tokens")
+BURSTGPT = CsvFormat(
+    time="Timestamp", input_tokens="Request tokens", output_tokens="Response tokens", zero_output_fails=True
+)
 
 
 def header_names(path: Path, line: int, header: str) -> list[str]:
@@ -116,7 +131,7 @@ class CsvReader:
     def __init__(self, path: Path, trace_format: CsvFormat, header: Sequence[str]) -> None:
         self.time_field = trace_format.time
         self._path = path
-        self._datetimes = trace_format.datetimes
+        self._datetimes, self._units_per_s = trace_format.datetimes, trace_format.units_per_s
         self._width = len(header)
         self._places = {name: header.index(name) for name in trace_format.columns()}
         self._origin_ns: int | None = None
@@ -129,7 +144,9 @@ class CsvReader:
         else:
             lines, columns = self._line_by_line(piece)
         records = to_records(*columns)
-        if self._datetimes and len(records):
+        if not self._datetimes:
+            records["arrival_s"] /= self._units_per_s
+        elif len(records):
             if self._origin_ns is None:
                 self._origin_ns = int(columns[0][0])
             # Subtracted as integers, since a float would round them.
@@ -223,89 +240,29 @@ def _nanoseconds(column: "pd.Series[str]") -> npt.NDArray[np.int64]:
     return np.where(doubtful, -1, found)
 
 
-ANY_OBJECT = 0.01
-"""Match of a JSON object with none of the keys: its format is then named by the errors of its lines."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JsonLinesFormat:
-    """A JSON-lines trace format by its keys; `blocks` is the key of prefix block ids, if there is one.
-
-    `units_per_s` is 1 for times in seconds and 1000 for milliseconds.
-    """
-
-    time: str
-    input_tokens: str
-    output_tokens: str
-    blocks: str | None = None
-    units_per_s: float = 1.0
-    has_header: ClassVar[bool] = False
-
-    def match(self, first_line: str) -> float:
-        """The share of the keys that a line names."""
-        if not first_line.startswith("{"):
-            return 0.0
-        keys = (self.time, self.input_tokens, self.output_tokens)
-        return max(ANY_OBJECT, sum(json.dumps(key) in first_line for key in keys) / len(keys))
-
-    def reader(self, path: Path, line: int, first_line: str) -> "JsonLinesReader":
-        """The reader of any such file: the first line is one like the others."""
-        del line, first_line
-        return JsonLinesReader(path, self)
-
-
 MOONCAKE = JsonLinesFormat(
+    of="Mooncake, Bailian, GuideLLM or AIPerf",
     time="timestamp",
     input_tokens="input_length",
     output_tokens="output_length",
     blocks="hash_ids",
     units_per_s=1000.0,
+    unit_in_doubt=True,
+    session="session_id",
+    delay="delay",
 )
-
-
-class JsonLinesReader:
-    """Parses the pieces of one file in order; raises TraceError with the line of the first faulty row."""
-
-    def __init__(self, path: Path, trace_format: JsonLinesFormat) -> None:
-        self.time_field = trace_format.time
-        self._path = path
-        self._format = trace_format
-        self._blocks = 0
-
-    def parse(self, piece: Piece) -> Batch:
-        """The rows of a piece, and their prefix blocks."""
-        rows: list[tuple[float, int, int, int, int, int]] = []
-        lines: list[int] = []
-        blocks: list[int] = []
-        for line, text in piece.lines():
-            time_s, inputs, outputs, ids = self._row(line, self._object(line, text))
-            rows.append((time_s, inputs, outputs, self._blocks + len(blocks), len(ids), 0))
-            lines.append(line)
-            blocks.extend(ids)
-        self._blocks += len(blocks)
-        return Batch(
-            records=np.array(rows, RECORD), lines=np.array(lines, np.int64), blocks=np.array(blocks, np.int64)
-        )
-
-    def _object(self, line: int, text: str) -> dict[str, Any]:
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise at_line(self._path, line, "JSON", f"broken: {error}") from error
-        if not isinstance(value, dict):
-            raise at_line(self._path, line, "JSON", "is not an object")
-        return value
-
-    def _row(self, line: int, value: dict[str, Any]) -> tuple[float, int, int, list[int]]:
-        keys, field = self._format, ""
-        try:
-            time_s = seconds(json_number(value.get(field := keys.time))) / keys.units_per_s
-            inputs = tokens(json_number(value.get(field := keys.input_tokens)))
-            outputs = tokens(json_number(value.get(field := keys.output_tokens)))
-            ids = block_ids(value.get(field := keys.blocks)) if keys.blocks else []
-        except BadValueError as bad:
-            raise at_line(self._path, line, field, str(bad)) from None
-        return time_s, inputs, outputs, ids
+DYNAMO = JsonLinesFormat(
+    of="Dynamo",
+    time="request.request_received_ms",
+    input_tokens="request.replay.input_length",
+    output_tokens="request.output_tokens",
+    blocks="request.replay.input_sequence_hashes",
+    block_tokens="request.replay.trace_block_size",
+    units_per_s=1000.0,
+    mark="dynamo.request.trace.v1",
+    only=("event_type", "request_end"),
+    reorder_window_s=3600.0,
+)
 
 
 FORMATS = ExtensionPoint(
@@ -316,6 +273,7 @@ FORMATS = ExtensionPoint(
         "azure": "headway.workload.formats:AZURE",
         "burstgpt": "headway.workload.formats:BURSTGPT",
         "mooncake": "headway.workload.formats:MOONCAKE",
+        "dynamo": "headway.workload.formats:DYNAMO",
     },
 )
 """In the order in which formats are tried: of two that fit a first line equally well the earlier wins."""
@@ -355,15 +313,20 @@ def known_formats() -> tuple[str, ...]:
 
 
 def check_format(name: str | None) -> None:
-    """Raise TraceError unless `name` is a known format or None."""
-    if name is not None and name not in FORMATS:
-        raise TraceError(f"unknown trace format {name!r}; known: {', '.join(known_formats())}")
+    """Raise TraceError unless `name` is a known format, with or without a unit of its times, or None."""
+    if name is None:
+        return
+    base, colon, unit = name.partition(":")
+    if base not in FORMATS:
+        raise TraceError(f"unknown trace format {base!r}; known: {', '.join(known_formats())}")
+    if colon and unit not in UNITS:
+        raise TraceError(f"trace format {name!r}: a unit is one of {', '.join(UNITS)}")
 
 
-def format_of(path: Path, line: int, first_line: str, name: str | None) -> TraceFormat:
+def format_of(path: Path, line: int, first_line: str, name: str | None) -> tuple[str, TraceFormat]:
     """The format `name`, or the one that fits the first line best; raises TraceError where none fits."""
     if name is not None:
-        return _load(name)
+        return name, _load(name)
     best, share = None, 0.0
     for candidate in _names():
         # A perfect fit ends the search, so that packages beside this one are only asked about unknown lines.
@@ -371,7 +334,7 @@ def format_of(path: Path, line: int, first_line: str, name: str | None) -> Trace
             break
         found = _load(candidate)
         if (fit := found.match(first_line)) > share:
-            best, share = found, fit
+            best, share = (candidate, found), fit
     if best is None:
         header_names(path, line, first_line)  # a line that is no CSV at all has its own error
         known = ", ".join(known_formats())
@@ -385,8 +348,9 @@ def _names() -> Iterator[str]:
 
 
 def _load(name: str) -> TraceFormat:
+    base, _, unit = name.partition(":")
     try:
-        found: TraceFormat = FORMATS.load(name)
+        found: TraceFormat = FORMATS.load(base)
     except ExtensionError as error:
         raise TraceError(str(error)) from error
-    return found
+    return in_unit(found, unit) if unit else found

@@ -44,10 +44,7 @@ import numpy.typing as npt
 
 from headway.workload.ingest import Ingested, RowCounts
 from headway.workload.spool import Records, SpoolWriter, to_records
-from headway.workload.text import MAX_TOKENS, TraceError
-
-BLOCK_TOKENS = 512
-"""Tokens of one prefix block in Mooncake's traces."""
+from headway.workload.text import BLOCK_TOKENS, MAX_TOKENS, TraceError
 
 Ids = npt.NDArray[np.int64]
 

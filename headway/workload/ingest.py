@@ -1,4 +1,4 @@
-"""From a file to a spool: read pieces, parse, drop requests without tokens, put in order, rebase to 0, write.
+"""From a file to a spool: read pieces, parse, drop failed requests, put in order, rebase to 0, write.
 
 Memory holds one piece and one re-ordering window. With window w and the latest arrival so far L, a row
 earlier than L − w is refused; every row up to L − w can therefore no longer be overtaken and is passed on.
@@ -14,8 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.workload.formats import RecordReader, format_of
+from headway.workload.known_files import recorded_requests
 from headway.workload.spool import RECORD, Batch, Records, Spool, SpoolWriter
 from headway.workload.text import Piece, TraceError, at_line, pieces
+from headway.workload.time_units import has_unit, in_unit, plausible_unit
 
 
 class TooLateError(Exception):
@@ -31,11 +33,14 @@ class TooLateError(Exception):
 
 
 class Reorderer:
-    """Sorts a stream of records; `reordered` counts those that came after a later one."""
+    """Sorts a stream of records; `reordered` counts those that came after a later one.
+
+    `window_s` may grow between two pushes.
+    """
 
     def __init__(self, window_s: float) -> None:
         self.reordered = 0
-        self._window_s = window_s
+        self.window_s = window_s
         self._latest = -inf
         self._pending: Records = np.empty(0, RECORD)
 
@@ -49,7 +54,7 @@ class Reorderer:
         self._pending = np.concatenate([self._pending, records])
         if late:
             self._pending = self._pending[np.argsort(self._pending["arrival_s"], kind="stable")]
-        return self._split(self._latest - self._window_s)
+        return self._split(self._latest - self.window_s)
 
     def flush(self) -> Records:
         """The rest, sorted."""
@@ -59,7 +64,7 @@ class Reorderer:
         """The lag of each row behind the latest up to and including it."""
         latest = np.maximum.accumulate(np.concatenate([[self._latest], arrival]))[1:]
         lag_s: npt.NDArray[np.float64] = latest - arrival
-        beyond = np.flatnonzero(lag_s > self._window_s)
+        beyond = np.flatnonzero(lag_s > self.window_s)
         if len(beyond):
             raise TooLateError(index=int(beyond[0]), lag_s=float(lag_s[beyond[0]]))
         self._latest = float(latest[-1])
@@ -74,12 +79,16 @@ class Reorderer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowCounts:
-    """Rows of a source: all, those that came after a later one, requests without output or input."""
+    """Rows of a source: all, those that came after a later one, failed ones, those without input.
+
+    `prefill_only` are kept: they end with their prefill, and have an output of one token from here on.
+    """
 
     rows_read: int = 0
     reordered: int = 0
     skipped_zero_output: int = 0
     skipped_zero_input: int = 0
+    prefill_only: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,38 +96,62 @@ class Ingested:
     """A spool, how long it lasts (last arrival, or the duration that was generated), and the counts.
 
     `shared_blocks`: leading blocks of a prompt that its application puts before each; the next one tells
-    conversations apart. One is what Mooncake's traces show.
+    conversations apart. One is what Mooncake's traces show. `notes` are how the source was read, for people.
     """
 
     spool: Spool
     span_s: float
     counts: RowCounts
     shared_blocks: int = 1
+    notes: tuple[str, ...] = ()
 
 
 def ingest_file(path: Path, format_name: str | None, window_s: float) -> Ingested:
     """Read a trace file into a spool; raises TraceError for whatever is wrong with it."""
     with SpoolWriter() as writer:
         ingestion = _Ingestion(path, window_s, writer)
-        for reader, piece in _parsed_by(path, format_name):
-            ingestion.push(reader.parse(piece), reader.time_field)
+        source = _Source(path, format_name)
+        for reader, piece in source.parsed_by():
+            ingestion.push(reader, reader.parse(piece), zero_output_fails=source.zero_output_fails)
         last_s, counts = ingestion.finish()
-        return Ingested(spool=writer.finish(), span_s=last_s, counts=counts)
+        return Ingested(spool=writer.finish(), span_s=last_s, counts=counts, notes=source.notes())
 
 
-def _parsed_by(path: Path, format_name: str | None) -> Iterator[tuple[RecordReader, Piece]]:
-    """The pieces of data, each with the reader that the first line of the file asks for."""
-    reader: RecordReader | None = None
-    for piece in pieces(path):
-        rest = piece
-        if reader is None:
-            line, first, after = piece.split_header()
-            if not first:
-                continue
-            trace_format = format_of(path, line, first, format_name)
-            reader = trace_format.reader(path, line, first)
-            rest = after if trace_format.has_header else piece
-        yield reader, rest
+class _Source:
+    """A file, and how it is read: by the format that was chosen, or that its first lines ask for."""
+
+    def __init__(self, path: Path, format_name: str | None) -> None:
+        self.zero_output_fails = False
+        self._path, self._format_name = path, format_name
+        self._reader: RecordReader | None = None
+        self._notes: list[str] = []
+
+    def parsed_by(self) -> Iterator[tuple[RecordReader, Piece]]:
+        """The pieces of data, each with the reader for it."""
+        recorded = None if self._format_name else recorded_requests(self._path)
+        if recorded:
+            kind, listed = recorded
+            self._notes.append(f"taken for {kind}: the requests that it lists are the trace")
+        for piece in (listed,) if recorded else pieces(self._path):
+            rest = piece
+            if self._reader is None:
+                line, first, after = piece.split_header()
+                if not first:
+                    continue
+                name, trace_format = format_of(self._path, line, first, self._format_name)
+                rest = after if trace_format.has_header else piece
+                if ":" not in (self._format_name or "") and has_unit(trace_format):
+                    trial = trace_format.reader(self._path, line, first).parse(rest)
+                    unit, note = plausible_unit(trace_format, name, trial.records, (self._path, line))
+                    trace_format = in_unit(trace_format, unit)
+                    self._notes += filter(None, [note])
+                self._reader = trace_format.reader(self._path, line, first)
+                self.zero_output_fails = getattr(trace_format, "zero_output_fails", False)
+            yield self._reader, rest
+
+    def notes(self) -> tuple[str, ...]:
+        """How it was read, a line each."""
+        return (*self._notes, *getattr(self._reader, "notes", tuple)())
 
 
 class _Ingestion:
@@ -129,27 +162,30 @@ class _Ingestion:
         self._window_s = window_s
         self._writer = writer
         self._reorderer = Reorderer(window_s)
-        self._rows = self._zero_output = self._zero_input = 0
+        self._rows = self._zero_output = self._zero_input = self._prefill_only = 0
         self._first_s: float | None = None
         self._last_s = 0.0
 
-    def push(self, batch: Batch, time_field: str) -> None:
+    def push(self, reader: RecordReader, batch: Batch, *, zero_output_fails: bool) -> None:
         self._rows += len(batch.records)
         no_output = batch.records["output_tokens"] == 0
-        no_input = (batch.records["input_tokens"] == 0) & ~no_output
-        self._zero_output += int(no_output.sum())
+        failed = no_output & (zero_output_fails | (batch.records["input_tokens"] == 0))
+        no_input = (batch.records["input_tokens"] == 0) & ~failed
+        self._zero_output += int(failed.sum())
         self._zero_input += int(no_input.sum())
-        kept = ~(no_output | no_input)
+        kept = ~(failed | no_input)
+        self._prefill_only += int((no_output & kept).sum())
+        np.maximum(batch.records["output_tokens"], 1, out=batch.records["output_tokens"])
+        self._reorderer.window_s = max(self._window_s, getattr(reader, "reorder_window_s", 0.0))
         # Blocks of dropped requests are kept: the records count them from the first of the file.
         self._writer.append_blocks(batch.blocks)
         try:
             self._write(self._reorderer.push(batch.records[kept]))
         except TooLateError as late:
             line = int(batch.lines[kept][late.index])
-            problem = (
-                f"{late.lag_s:g} s before an earlier row, beyond the reorder window of {self._window_s:g} s"
-            )
-            raise at_line(self._path, line, time_field, problem) from None
+            window_s = self._reorderer.window_s
+            problem = f"{late.lag_s:g} s before an earlier row, beyond the reorder window of {window_s:g} s"
+            raise at_line(self._path, line, reader.time_field, problem) from None
 
     def finish(self) -> tuple[float, RowCounts]:
         """The last arrival and the counts; raises TraceError when nothing was kept."""
@@ -164,6 +200,7 @@ class _Ingestion:
             reordered=self._reorderer.reordered,
             skipped_zero_output=self._zero_output,
             skipped_zero_input=self._zero_input,
+            prefill_only=self._prefill_only,
         )
         return self._last_s, counts
 

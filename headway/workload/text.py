@@ -79,7 +79,10 @@ def pieces(path: Path) -> Iterator[Piece]:
 
 
 MAX_TOKENS = 2**31 - 1
+BLOCK_TOKENS = 512
+"""Tokens of one prefix block, as in Mooncake's traces."""
 BLOCK_ID_LIMIT = 2**40
+"""Ids of blocks are below, so that a copy's number fits above them."""
 NANOSECONDS = 1_000_000_000
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -152,14 +155,3 @@ def json_number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadValueError(f"{str(value)[:40]!r} is not a number")
     return float(value) if abs(value) < 2**63 or isinstance(value, float) else float("inf")
-
-
-def block_ids(value: object) -> list[int]:
-    """A list of block ids, each below 2**40, so that a copy's number fits above it; None is no blocks."""
-    if value is None:
-        return []
-    if not isinstance(value, list) or not all(type(block) is int for block in value):
-        raise BadValueError("is not a list of integers")
-    if value and not (min(value) >= 0 and max(value) < BLOCK_ID_LIMIT):
-        raise BadValueError(f"has a block id outside 0 to {BLOCK_ID_LIMIT - 1}")
-    return value

@@ -21,11 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.workload.formats import PLAIN, check_format
-from headway.workload.generators import BLOCK_TOKENS, generate, looks_generated, parse_generator
-from headway.workload.ingest import Ingested, ingest_file
+from headway.workload.generators import generate, looks_generated, parse_generator
+from headway.workload.ingest import Ingested, RowCounts, ingest_file
 from headway.workload.spool import Spool
 from headway.workload.superpose import Cut, Scaling, Superposition
-from headway.workload.text import TraceError
+from headway.workload.text import BLOCK_TOKENS, TraceError
 
 MAX_RATE_SCALE = 10_000
 """Copies that a trace may be superposed from; each needs a little memory."""
@@ -35,11 +35,11 @@ MAX_RATE_SCALE = 10_000
 class TraceOptions:
     """Options of reading a trace: the part of it, superposition, tolerance of disorder.
 
-    `format` None detects it from the first line. `start_s` counts from the first request; `duration_s` None
-    goes to the end, as does one beyond it. `rate_scale` k superposes k shifted copies, a fraction thins one
-    more. `seed` decides the thinning (and a generator's draws where its specification names no seed).
-    `reorder_window_s` bounds how far back in time a row may jump. `shift_window_s` bounds the shift of a
-    copy, None is min(600 s, a tenth of the span).
+    `format` None detects it from the first line; `NAME:UNIT` also says the unit of its times. `start_s`
+    counts from the first request; `duration_s` None goes to the end, as does one beyond it. `rate_scale` k
+    superposes k shifted copies, a fraction thins one more. `seed` decides the thinning (and a generator's
+    draws where its specification names no seed). `reorder_window_s` bounds how far back in time a row may
+    jump. `shift_window_s` bounds the shift of a copy, None is min(600 s, a tenth of the span).
     """
 
     format: str | None = None
@@ -75,14 +75,16 @@ def _check(option: str, value: float | None, above: float | None = None) -> None
 class TraceStats:
     """Rows that were read (of the whole source) and requests that were kept (of the cut, before scaling).
 
-    `reordered` rows came after a later one; rows without output (failed requests) or without input are
-    skipped; ISL and OSL are the input and output tokens of a request; `blocks` counts prefix block ids.
+    `reordered` rows came after a later one; failed requests and rows without input are skipped; those of
+    `prefill_only` have no output, and count as one token from then on; ISL and OSL are the input and output
+    tokens of a request; `blocks` counts prefix block ids.
     """
 
     rows_read: int
     reordered: int
     skipped_zero_output: int
     skipped_zero_input: int
+    prefill_only: int
     requests: int
     isl_mean: float
     isl_max: int
@@ -130,8 +132,10 @@ class Trace:
         duration_s: float,
         stats: TraceStats,
         shared_blocks: int = 1,
+        notes: tuple[str, ...] = (),
     ) -> None:
         self.name = name
+        self.notes = notes
         self.shared_blocks = shared_blocks
         self.duration_s = duration_s
         self.stats = stats
@@ -212,7 +216,16 @@ def _trace(name: str, ingested: Ingested, options: TraceOptions) -> Trace:
         duration_s=cut.span_s,
         stats=_stats(ingested, cut),
         shared_blocks=ingested.shared_blocks,
+        notes=(*ingested.notes, *_prefill_only(ingested.counts)),
     )
+
+
+def _prefill_only(counts: RowCounts) -> Iterator[str]:
+    if counts.prefill_only:
+        yield (
+            f"{counts.prefill_only:,} of {counts.rows_read:,} rows have no output tokens: "
+            "kept as requests that end with their prefill"
+        )
 
 
 def _cut(name: str, ingested: Ingested, options: TraceOptions) -> Cut:

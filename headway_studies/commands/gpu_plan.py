@@ -22,6 +22,7 @@ from headway.planning.replay import Requests
 from headway.workload import TraceOptions, open_trace
 from headway_cli.errors import CliError
 from headway_cli.flags import option, spread
+from headway_cli.notes import say_notes
 from headway_cli.options import Attainment, Duration, Itl, Start, TraceArgument, TraceFormat, Ttft
 from headway_cli.output import JsonFile, ReportFile, check_outputs, deliver
 from headway_cli.terminal import announce_compilation
@@ -106,6 +107,7 @@ def plan_trace(place: str, options: GpuPlanOptions) -> dict[str, Any]:
         seed=config.simulation.seed,
     )
     with open_trace(place, reading) as trace:
+        say_notes(trace)
         if options.interval is not None and trace.duration_s > MOST_INTERVALS * options.interval:
             raise CliError(f"--interval: the trace has more than {MOST_INTERVALS:,} of them")
         parts = [(chunk.arrival_s, chunk.input_tokens, chunk.output_tokens) for chunk in trace.chunks()]

@@ -18,6 +18,7 @@ from headway.workload import TraceOptions, open_trace
 from headway_cli.errors import CliError
 from headway_cli.flags import option, spread
 from headway_cli.job import Job, execute, gathered, opened, trace_figures, workers
+from headway_cli.notes import say_notes
 from headway_cli.options import (
     DECIMAL,
     Attainment,
@@ -151,6 +152,7 @@ def recommendation(trace: str, options: RecommendOptions, processes: int) -> Rec
     tried = candidates(base, priced(choices, prices), _modes(options.modes), _chunks(options.chunks, config))
     reading = options.reading(config.simulation.seed)
     with open_trace(trace, reading) as opening:
+        say_notes(opening)
         figures = trace_figures(opening, trace, reading)
     announce_compilation()
     # Compiles what is not in the cache yet, before several processes would.

@@ -164,12 +164,25 @@ def test_notes_say_what_is_wrong_with_the_input(tmp_path: Path, capsys: pytest.C
     notes = simulated(capsys, path, "--ttft-ms", "1", "--itl-ms", "0.5", "--policy", "threshold")["notes"]
     text = "\n".join(notes)
     assert "prefill: TTFT of 1 ms is infeasible for 100.0 % of the requests" in text
-    assert "decode: ITL of 0.5 ms is infeasible for 100.0 % of the requests" in text
+    assert "decode: ITL of 0.5 ms is infeasible for 80.0 % of the requests" in text
     assert "the best achievable for the mean request" in text
     assert "outside the sampled contexts" in text
     assert "1 of 5 rows came out of order" in text
-    assert "1 of 5 rows without output tokens" in text
+    assert "1 of 5 rows have no output tokens" in text
     assert "not measured end to end" in text
+
+
+@pytest.mark.parametrize("pools", [[], ["--aggregated"]])
+@pytest.mark.parametrize("osl", [0, 1])
+def test_requests_that_end_with_their_prefill_are_simulated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], pools: list[str], osl: int
+) -> None:
+    rows = [f"{at},1500,{osl}" for at in range(40)]
+    report = simulated(capsys, trace(tmp_path, *rows), *pools, "--policy", "threshold")
+    assert (report["requests"], report["completed"]) == (40, 40)
+    # By the profile a prompt of 1,500 tokens takes 31 ms.
+    assert 0.02 < report["ttft_s"]["mean"] < 0.1
+    assert report["itl_s"] is None or report["itl_s"]["mean"] is None
 
 
 def test_prefix_blocks_are_used_or_said_to_be_left(

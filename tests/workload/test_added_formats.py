@@ -79,7 +79,7 @@ def test_an_added_format_is_detected_and_read(tmp_path: Path, name: str, named: 
 
 
 def test_added_formats_are_listed_after_the_built_in_ones():
-    assert known_formats() == ("plain", "azure", "burstgpt", "mooncake", "objects", "rows", "words")
+    assert known_formats() == ("plain", "azure", "burstgpt", "mooncake", "dynamo", "objects", "rows", "words")
     with pytest.raises(TraceError, match=r"unknown trace format 'verse'; known: plain, .*, rows, words"):
         TraceOptions(format="verse")
 

@@ -125,8 +125,8 @@ def test_a_named_format_is_not_guessed(tmp_path: Path) -> None:
 
 
 def test_an_unknown_format_lists_the_known(tmp_path: Path) -> None:
-    assert known_formats() == ("plain", "azure", "burstgpt", "mooncake")
-    with pytest.raises(TraceError, match=r"'sharegpt'; known: plain, azure, burstgpt, mooncake"):
+    assert known_formats() == ("plain", "azure", "burstgpt", "mooncake", "dynamo")
+    with pytest.raises(TraceError, match=r"'sharegpt'; known: plain, azure, burstgpt, mooncake, dynamo"):
         TraceOptions(format="sharegpt")
     with pytest.raises(TraceError, match=r"line 2: header: .*known formats: plain, azure"):
         open_trace(write(tmp_path / "t.csv", "", "when,how much", "1,2"))
