@@ -32,11 +32,12 @@ from headway.simulation.build import Plan, make_plan
 from headway.words import milliseconds, shown
 from headway.workload import open_trace
 from headway.workload.formats import FORMATS
+from headway.workload.known_files import known_file
 from headway_cli.errors import CliError, CliErrors, is_wrong_input
 from headway_cli.flags import argument, option, switch
 from headway_cli.job import Job
 from headway_cli.live_checks import attach_settings, live_checks
-from headway_cli.notes import tighter_classes, without_forecast, without_offload
+from headway_cli.notes import tighter_classes, warm_up_notes, without_forecast, without_offload
 from interp import Profile, load_profile
 
 ANY_LOAD = "steady:rate_rps=1,duration_s=10"
@@ -58,6 +59,8 @@ def check(
     try:
         if cluster is not None:
             check_cluster(config, cluster)
+        elif (kind := known_file(Path(config))) is not None:
+            raise CliError(f"{config}: taken for {kind.name}, not for a configuration")
         elif attach:
             look(attach_settings(config), config)
         else:
@@ -71,7 +74,13 @@ def _check(settings: HeadwayConfig, config: str) -> None:
     plan = _plan(settings, config)
     pools = " and ".join(plan.settings.limits)
     print(f"{config}: ok, {plan.policy.name} policy on {pools} pools, profile {plan.profile_name}")
-    for note in (*without_offload(plan), *without_forecast(plan), *tighter_classes(plan)):
+    for note in (
+        *(f"profile: {doubt}" for doubt in plan.profile.doubts),
+        *warm_up_notes(plan),
+        *without_offload(plan),
+        *without_forecast(plan),
+        *tighter_classes(plan),
+    ):
         print(f"note: {note}")
     for point in (POLICIES, PLUGINS, ENGINES, CONNECTORS, FORMATS):
         for line in point.ignored():

@@ -10,11 +10,14 @@ from headway.config import embedded_profiles, load_config, resolve_profile
 from headway.planning import Slo
 from headway.profiling import refuse_what_exists
 from headway.profiling.comparison import Recommendation, TargetLoad, compare_profiles, recommend
-from headway.profiling.foreign_profiles import ForeignProfile, import_aibrix, import_pre_swept, is_pre_swept
+from headway.profiling.foreign_profiles import import_aibrix, import_pre_swept, is_pre_swept
+from headway.profiling.points import ForeignProfile
+from headway.profiling.result_files import import_mocker, import_results
+from headway.workload.known_files import AIBRIX, GUIDELLM, MOCKER, VLLM, known_file
 from headway_cli.control import KEY_VARIABLE, KeyVariable, UrlOption, client
 from headway_cli.errors import CliError
 from headway_cli.flags import argument, option, spread, switch
-from headway_cli.options import Itl, Ttft
+from headway_cli.options import Itl, Ttft, listed
 from headway_cli.output import check_outputs, write_text
 from headway_cli.page.profile import render
 from headway_cli.profile_fleet import PATH, profile_from, run_fleet
@@ -29,7 +32,7 @@ from headway_cli.profile_view import (
 )
 from headway_cli.terminal import console, print_facts
 from interp import ProfileError, load_profile, save_profile
-from interp.storage import PROFILE_ENTRIES
+from interp.storage import PROFILE_ENTRIES, READINGS, is_profile_directory, refuse_implausible
 
 Directory = Annotated[str, argument("DIR", "A profile, or what `headway profile` wrote.")]
 Plot = Annotated[str | None, option("FILE", "Write the curves as an HTML page.")]
@@ -159,17 +162,33 @@ def compare(
 
 @verbs.command("import")
 def import_(
-    source: Annotated[str, argument("SOURCE", "AIBrix's JSON, or a folder with prefill.npz, decode.npz.")],
-    output: Annotated[str, option("DIR", "The profile; of a folder, one below it per TP.")],
-    max_kv_tokens: Annotated[int | None, option("N", "AIBrix: tokens in the KV cache of one engine.")] = None,
-    tp: Annotated[int, option("N", "AIBrix: GPUs of one engine.")] = 1,
+    source: Annotated[
+        str, argument("SOURCE", "A profile or benchmark result of another system, or a folder of them.")
+    ],
+    *,
+    output: Annotated[str, option("DIR", "The profile; of pre-swept results, one below it per TP.")],
+    max_kv_tokens: Annotated[
+        int | None, option("N", "Tokens in the KV cache of one engine, where SOURCE does not say it.")
+    ] = None,
+    tp: Annotated[int, option("N", "GPUs of one engine, likewise.")] = 1,
+    reading: Annotated[
+        str | None, option("LIST", f"How a profile directory is meant: {', '.join(READINGS)}, with commas.")
+    ] = None,
     overwrite: Annotated[bool, switch("--overwrite", "Replace profiles that exist.")] = False,
 ) -> None:
     """Turn a profile of another system into profile directories."""
-    places = _read(Path(source), Path(output), max_kv_tokens, tp)
+    if tp < 1:
+        raise CliError(f"--tp: expected at least 1, got {tp}")
+    if max_kv_tokens is not None and max_kv_tokens < 1:
+        raise CliError(f"--max-kv-tokens: expected at least 1, got {max_kv_tokens}")
+    readings = () if reading is None else listed("--reading", reading)
+    if unknown := sorted({*readings} - READINGS.keys()):
+        raise CliError(f"--reading: unknown {unknown[0]}; known: {', '.join(READINGS)}")
+    places = _read(Path(source), Path(output), max_kv_tokens, tp, readings)
     for place in places:
         refuse_what_exists(place, overwrite=overwrite)
     for place, found in places.items():
+        refuse_implausible(Path(source), found.prefill, found.decode)
         save_profile(place, found.prefill, found.decode, found.meta)
         print(f"wrote {place}")
 
@@ -218,13 +237,28 @@ def _tp(path: Path) -> int:
     return int(digits) if digits.isdecimal() else 0
 
 
-def _read(source: Path, output: Path, max_kv_tokens: int | None, gpus: int) -> dict[Path, ForeignProfile]:
-    if source.is_dir():
-        if not is_pre_swept(source):
-            raise CliError(f"{source}: holds neither prefill.npz nor decode.npz")
+def _read(
+    source: Path, output: Path, max_kv_tokens: int | None, gpus: int, readings: Sequence[str]
+) -> dict[Path, ForeignProfile]:
+    """The profiles in a file or folder by what it is, and where each is to be written."""
+    if is_profile_directory(source):
+        own = load_profile(source, readings, gpus)
+        return {
+            output: ForeignProfile(
+                tp=gpus, prefill=own.prefill.samples, decode=own.decode.samples, meta=own.meta
+            )
+        }
+    if readings:
+        raise CliError(f"--reading: is for profile directories; {source} is none")
+    if is_pre_swept(source):
         return {output / f"tp{found.tp}": found for found in import_pre_swept(source)}
-    if max_kv_tokens is None or max_kv_tokens < 1:
-        raise CliError("--max-kv-tokens: needed for an AIBrix profile, which does not say it")
-    if gpus < 1:
-        raise CliError(f"--tp: expected at least 1, got {gpus}")
-    return {output: import_aibrix(source, max_kv_tokens=max_kv_tokens, gpus=gpus)}
+    if source.is_dir() and len(known := [each for each in source.iterdir() if known_file(each)]) == 1:
+        source = known[0]
+    kind = known_file(source)
+    readers = {AIBRIX: import_aibrix, MOCKER: import_mocker, VLLM: import_results, GUIDELLM: import_results}
+    if source.is_dir() or kind in readers:
+        read = import_results if kind is None else readers[kind]
+        return {output: read(source, max_kv_tokens=max_kv_tokens, gpus=gpus)}
+    if kind is not None:
+        raise CliError(f"{source}: taken for {kind.name}, not for a whole profile: {kind.profile}")
+    raise CliError(f"{source}: {'no file that has a profile' if source.is_file() else 'no such file'}")

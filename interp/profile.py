@@ -42,12 +42,16 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Profile:
-    """The surfaces of one engine. `notes` are one-line remarks on the tables, for people."""
+    """The surfaces of one engine. `notes` are one-line remarks on the tables, for people.
+
+    `doubts` are those of the notes that may mean that a table is not what it says.
+    """
 
     prefill: PrefillSurface
     decode: DecodeSurface
     meta: Mapping[str, Any]
     notes: tuple[str, ...]
+    doubts: tuple[str, ...] = ()
 
     @property
     def gpus_per_engine(self) -> int:
@@ -99,6 +103,7 @@ def build_profile(
         decode=DecodeSurface.through(decode, gpus["decode"], np.inf if max_batch is None else max_batch),
         meta=meta,
         notes=notes,
+        doubts=tuple(gpu_notes),
     )
 
 

@@ -6,6 +6,11 @@
     DIR/meta.json                                      optional: a JSON object, free but for the keys
                                                        that `interp.profile` reads
 
+In place of the npz files DIR may hold prefill_raw_data.json and decode_raw_data.json, objects with the same
+keys, as ConfigMaps of Dynamo's planner have them. Values that are implausible under these names and units
+(`interp.plausibility`) are refused, with the reading of READINGS that would make them plausible; that is for
+`headway profile import` to choose, and never a guess.
+
 Files are untrusted: no pickled objects are loaded, and every fault is one line that names the file and the
 key.
 """
@@ -14,7 +19,8 @@ import json
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,6 +29,7 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import ArrayLike
 
 from interp.arrays import FloatArray, ProfileError
+from interp.plausibility import TIMES, doubts_of
 from interp.profile import MS_PER_S, Profile, build_profile
 from interp.samples import (
     DecodeSamples,
@@ -37,6 +44,11 @@ from interp.samples import (
 PREFILL_FILE = Path("selected_prefill_interpolation", "raw_data.npz")
 DECODE_FILE = Path("selected_decode_interpolation", "raw_data.npz")
 META_FILE = Path("meta.json")
+JSON_FILES = {
+    PREFILL_FILE.parts[0]: "prefill_raw_data.json",
+    DECODE_FILE.parts[0]: "decode_raw_data.json",
+}
+"""In place of the npz files."""
 PROFILE_ENTRIES = {PREFILL_FILE.parts[0], DECODE_FILE.parts[0], META_FILE.name}
 
 UNREADABLE = (OSError, EOFError, ValueError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
@@ -56,23 +68,127 @@ DECODE_KEYS: Mapping[str, Check] = {
 }
 
 
-def load_profile(directory: str | Path) -> Profile:
-    """The profile in `directory`. Raises ProfileError, one line naming the file and the key."""
+READINGS = {
+    **{
+        f"{field}={unit}": f"{field} is in {TIMES[unit][0]}, not in ms"
+        for field in ("prefill_ttft", "z_itl")
+        for unit in ("s", "us")
+    },
+    "percent": "KV usage is in percent, not a share",
+    "throughput": "throughput per GPU follows from the times, not from the file",
+    "reversed": "TTFTs are in the opposite order of ISLs",
+    "drop": "points with a value that is not finite or not positive are left out",
+}
+"""How the arrays of a file may be meant where they do not mean what their names say."""
+
+
+def load_profile(directory: str | Path, readings: Collection[str] = (), gpus: int = 1) -> Profile:
+    """The profile in `directory`. Raises ProfileError, one line naming the file and the key.
+
+    `readings` are of READINGS; `gpus` of an engine, for throughput that follows from the times.
+    """
     root = Path(directory)
     if not root.is_dir():
         raise ProfileError(f"{root}: no such profile directory")
-    prefill, decode, meta = _read_prefill(root), _read_decode(root), _read_meta(root)
+    source = _Source(root=root, readings=readings, gpus=gpus)
+    prefill, decode, meta = _read_prefill(source), _read_decode(source), _read_meta(root)
+    refuse_implausible(root, prefill, decode)
     try:
         return build_profile(prefill, decode, meta)
     except ProfileError as error:
         raise ProfileError(f"{root}/{error}") from error
 
 
-def _read_prefill(root: Path) -> PrefillSamples:
-    path = root / PREFILL_FILE
-    arrays = _read_arrays(path, tuple(PREFILL_KEYS))
-    checked = {key: check(f"{path}: {key}", arrays[key]) for key, check in PREFILL_KEYS.items()}
-    _same_length(path, checked, at_least=2)
+def is_profile_directory(place: Path) -> bool:
+    """True for a directory with at least half of a profile."""
+    return any(
+        (place / name).is_file() for name in (PREFILL_FILE, DECODE_FILE, *map(Path, JSON_FILES.values()))
+    )
+
+
+def refuse_implausible(place: Path, prefill: PrefillSamples, decode: DecodeSamples) -> None:
+    """Raise ProfileError with what is implausible in a profile that was read from `place`."""
+    doubts = list(doubts_of(prefill, decode))
+    for doubt in doubts:
+        file = PREFILL_FILE if doubt.field in PREFILL_KEYS else DECODE_FILE
+        where = place / file if (place / file).is_file() else place
+        raise ProfileError(
+            f"{where}: {doubt.field}: {doubt.problem}{_advice(place, *(each.reading for each in doubts))}"
+        )
+
+
+def _advice(place: Path, *readings: str) -> str:
+    meant = " and ".join(READINGS[each] for each in readings)
+    return f"; if {meant}: headway profile import {place} --reading {','.join(readings)} --output NEW"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """A directory, and how its arrays are meant."""
+
+    root: Path
+    readings: Collection[str]
+    gpus: int
+
+    def checked(
+        self, file: Path, checks: Mapping[str, Check], single: str = ""
+    ) -> tuple[Path, dict[str, Any]]:
+        """The arrays of a file as their names say, and the path that they were read from."""
+        path = self.root / file
+        if not path.is_file() and (as_json := self.root / JSON_FILES[file.parts[0]]).is_file():
+            path = as_json
+        arrays = _read_arrays(path, (*checks, *filter(None, [single])))
+        if "drop" in self.readings:
+            arrays = _without_faults(arrays, checks)
+        for key, _, unit in (reading.partition("=") for reading in self.readings):
+            if unit and key in arrays:
+                arrays[key] = np.asarray(arrays[key]) * TIMES[unit][1]
+        if "percent" in self.readings and "x_kv_usage" in arrays:
+            arrays["x_kv_usage"] = np.asarray(arrays["x_kv_usage"]) / 100.0
+        if "reversed" in self.readings and "prefill_ttft" in arrays:
+            arrays["prefill_ttft"] = np.asarray(arrays["prefill_ttft"])[::-1]
+        if "throughput" in self.readings:
+            arrays |= _throughput(arrays, self.gpus)
+        try:
+            found = {key: check(f"{path}: {key}", arrays[key]) for key, check in checks.items()}
+        except ProfileError as error:
+            raise ProfileError(f"{error}{self._hint(str(error), arrays)}") from error
+        return path, {**found, **({single: arrays[single]} if single else {})}
+
+    def _hint(self, fault: str, arrays: Mapping[str, Any]) -> str:
+        if "must be finite" in fault or "must be positive, is 0" in fault:
+            return _advice(self.root, "drop")
+        if "must lie in [0, 1]" in fault and PERCENT[0] < np.max(arrays["x_kv_usage"]) <= PERCENT[1]:
+            return f", up to {np.max(arrays['x_kv_usage']):.4g}{_advice(self.root, 'percent')}"
+        return ""
+
+
+PERCENT = (2.0, 100.0 + 1e-6)
+"""Largest KV usages that are percentages; one just above 1 is a slip."""
+
+
+def _without_faults(arrays: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
+    """The arrays without the points at which one of them is not finite, negative or, usages aside, 0."""
+    columns = {key: np.asarray(arrays[key]) for key in checks}
+    if len({(each.shape, each.dtype.kind in "iuf") for each in columns.values()}) > 1:
+        return dict(arrays)
+    kept = np.all([np.isfinite(column) & (column >= 0) for column in columns.values()], axis=0)
+    kept &= np.all([column > 0 for key, column in columns.items() if key != "x_kv_usage"], axis=0)
+    return {**arrays, **{key: column[kept] for key, column in columns.items()}}
+
+
+def _throughput(arrays: Mapping[str, Any], gpus: int) -> dict[str, Any]:
+    """Throughput per GPU by the times, in ms."""
+    read = {key: np.asarray(values, np.float64) for key, values in arrays.items()}
+    if "prefill_isl" in read:
+        return {"prefill_thpt_per_gpu": read["prefill_isl"] / read["prefill_ttft"] * MS_PER_S / gpus}
+    batch = read["x_kv_usage"] * read["max_kv_tokens"] / read["y_context_length"]
+    return {"z_thpt_per_gpu": batch / read["z_itl"] * MS_PER_S / gpus}
+
+
+def _read_prefill(source: _Source) -> PrefillSamples:
+    path, checked = source.checked(PREFILL_FILE, PREFILL_KEYS)
+    _same_length(path, checked, at_least=2, why=": a curve needs prompts of two lengths")
     two_different(f"{path}: prefill_isl", checked["prefill_isl"])
     return PrefillSamples(
         isl_tokens=checked["prefill_isl"],
@@ -81,13 +197,12 @@ def _read_prefill(root: Path) -> PrefillSamples:
     )
 
 
-def _read_decode(root: Path) -> DecodeSamples:
-    path = root / DECODE_FILE
-    arrays = _read_arrays(path, ("max_kv_tokens", *DECODE_KEYS))
-    checked = {key: check(f"{path}: {key}", arrays[key]) for key, check in DECODE_KEYS.items()}
+def _read_decode(source: _Source) -> DecodeSamples:
+    path, checked = source.checked(DECODE_FILE, DECODE_KEYS, "max_kv_tokens")
+    max_kv_tokens = checked.pop("max_kv_tokens")
     _same_length(path, checked, at_least=1)
     return DecodeSamples(
-        max_kv_tokens=cache_size(f"{path}: max_kv_tokens", arrays["max_kv_tokens"]),
+        max_kv_tokens=cache_size(f"{path}: max_kv_tokens", max_kv_tokens),
         kv_usage=checked["x_kv_usage"],
         context_tokens=checked["y_context_length"],
         itl_s=checked["z_itl"] / MS_PER_S,
@@ -97,13 +212,36 @@ def _read_decode(root: Path) -> DecodeSamples:
 
 def _read_arrays(path: Path, keys: tuple[str, ...]) -> dict[str, Any]:
     if not path.is_file():
-        raise ProfileError(f"{path}: no such file")
+        raise ProfileError(f"{path}: no such file{_instead(path)}")
+    if path.suffix == ".json":
+        return _json_arrays(path, keys)
     try:
         file = path.open("rb")
     except OSError as error:
         raise ProfileError(f"{path}: cannot be opened ({_one_line(error)})") from error
     with file, _archive(path, file) as archive:
         return {key: _read_key(path, archive, key) for key in keys}
+
+
+def _instead(path: Path) -> str:
+    """What lies in the directory of a profile whose files are missing, and what reads it."""
+    root = path.parents[1]
+    strangers = sorted(each.name for each in root.glob("*.*") if each.suffix in {".npz", ".json", ".csv"})
+    strangers = [name for name in strangers if name != META_FILE.name and name not in JSON_FILES.values()]
+    if not strangers or (root / PREFILL_FILE).exists():
+        return ""
+    return f"; headway profile import {root / strangers[0]} reads that file, or says what it is"
+
+
+def _json_arrays(path: Path, keys: tuple[str, ...]) -> dict[str, Any]:
+    content = read_object(path)
+    missing = next((key for key in keys if key not in content), None)
+    if missing is not None:
+        raise ProfileError(f"{path}: {missing}: missing, found {', '.join(sorted(content)) or 'nothing'}")
+    try:
+        return {key: np.asarray(content[key]) for key in keys}
+    except ValueError as error:
+        raise ProfileError(f"{path}: not arrays of numbers ({_one_line(error)})") from error
 
 
 def _archive(path: Path, file: BinaryIO) -> NpzFile:
@@ -122,27 +260,32 @@ def _read_key(path: Path, archive: Mapping[str, Any], key: str) -> Any:  # noqa:
     try:
         return archive[key]
     except UNREADABLE as error:
-        raise ProfileError(f"{path}: {key}: not readable ({_one_line(error)})") from error
+        objects = " and holds Python objects, which may be code: save it with dtype float"
+        why = objects if "allow_pickle" in str(error) else f" ({_one_line(error)})"
+        raise ProfileError(f"{path}: {key}: not readable{why}") from error
 
 
-def _same_length(path: Path, arrays: Mapping[str, FloatArray], at_least: int) -> None:
+def _same_length(path: Path, arrays: Mapping[str, FloatArray], at_least: int, why: str = "") -> None:
     try:
         length_of_all(arrays, at_least=at_least)
     except ProfileError as error:
-        raise ProfileError(f"{path}: {error}") from error
+        raise ProfileError(f"{path}: {error}{why if 'needed' in str(error) else ''}") from error
 
 
 def _read_meta(root: Path) -> dict[str, Any]:
     path = root / META_FILE
-    if not path.exists():
-        return {}
+    return read_object(path) if path.exists() else {}
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; raises ProfileError."""
     try:
-        meta = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ProfileError(f"{path}: not readable JSON ({_one_line(error)})") from error
-    if not isinstance(meta, dict):
-        raise ProfileError(f"{path}: must hold a JSON object, holds {type(meta).__name__}")
-    return meta
+    if not isinstance(content, dict):
+        raise ProfileError(f"{path}: must hold a JSON object, holds {type(content).__name__}")
+    return content
 
 
 def _one_line(error: BaseException) -> str:

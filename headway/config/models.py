@@ -405,6 +405,11 @@ def resolve_profile(name: str, root: Path = EMBEDDED, key: str = "engine.profile
     bare = name.removeprefix("profiles/").rstrip("/")
     if bare in known:
         return root / bare
+    if Path(name).is_file():
+        raise ConfigError(
+            f"{key}: {name!r} is a file, and a profile is a directory: "
+            f"headway profile import {name} reads it, or says what it is"
+        )
     shipped = ", ".join(sorted(known, key=lambda other: -_likeness(bare, other))[:NAMES_SHOWN]) or "none"
     if len(known) > NAMES_SHOWN:
         shipped += f"; `headway profile list` shows all {len(known)}"

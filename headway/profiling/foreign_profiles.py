@@ -10,16 +10,8 @@ Format as written and read by vllm-project/aibrix (gpu_optimizer/optimizer/profi
 pkg/cache/model_gpu_profile.go): tables are [output][input]. Tables that fit only the other way round are
 turned, and `indexes` with them stay as documented; square ones are taken as documented.
 
-They hold the highest rate r (requests/s) under its SLO, and
-mean TTFT and TPOT (or E2E) of whole engines at that rate. What follows for our tables:
-
-    prefill   ttft(isl) = the least TTFT over the output lengths at that ISL, the one with the least queueing
-    decode    context   = isl + osl / 2
-              n         = r · (osl - 1) · TPOT            by Little's law; at least 1
-              kv usage  = n · context / max_kv_tokens     at most 1
-              itl       = TPOT,   throughput per GPU = n / itl / gpus
-
-Points with a rate of 0, and outputs of one token in decode, say nothing.
+They hold the highest rate (requests/s) under its SLO, and mean TTFT and TPOT (or E2E) of whole engines at
+that rate. `headway.profiling.points` makes tables of them. Rates of 0 say nothing.
 
 Pre-swept results have one row per engine configuration; rows of the two files belong together by `tp`:
 
@@ -32,7 +24,7 @@ A one-dimensional array is a single row. Format: ai-dynamo/dynamo, planner/utils
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -40,6 +32,8 @@ from typing import Any
 import numpy as np
 
 from headway.profiling import ForeignProfileError
+from headway.profiling.points import ForeignProfile, Point, profile_of
+from headway.workload.known_files import AIBRIX
 from interp import DecodeSamples, PrefillSamples, ProfileError
 from interp.storage import UNREADABLE
 
@@ -169,76 +163,27 @@ def _fits(rows: Table, shape: tuple[int, int]) -> bool:
     return len(rows) == shape[0] and all(len(row) == shape[1] for row in rows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ForeignProfile:
-    """The tables of one engine on `tp` GPUs, and what meta.json should say of them."""
-
-    tp: int
-    prefill: PrefillSamples
-    decode: DecodeSamples
-    meta: Mapping[str, Any]
-
-
-def import_aibrix(path: Path, *, max_kv_tokens: int, gpus: int) -> ForeignProfile:
+def import_aibrix(path: Path, *, max_kv_tokens: int | None, gpus: int) -> ForeignProfile:
     """The profile in a file, of an engine on `gpus` GPUs with a KV cache of `max_kv_tokens`.
 
     Raises ForeignProfileError, one line: file, key and fault.
     """
-    try:
-        tables = load_aibrix_tables(path)
-        return ForeignProfile(
-            tp=gpus,
-            prefill=_prefill(tables, gpus, path),
-            decode=_decode(tables, gpus, max_kv_tokens, path),
-            meta={
-                "source": f"AIBrix profile {path.name} of {tables.gpu or 'a GPU'}, at its SLO's rates",
-                "slos": dict(tables.slos),
-                "tp": gpus,
-            },
-        )
-    except ProfileError as error:
-        raise ForeignProfileError(f"{path}: {error}") from error
-
-
-def _prefill(tables: AibrixTables, gpus: int, path: Path) -> PrefillSamples:
+    tables = load_aibrix_tables(path)
     if tables.ttft_s is None:
         raise ForeignProfileError(f"{path}: ttft: missing, and nothing else says how long a prefill takes")
-    least: dict[float, float] = {}
-    for row, column in _served(tables):
-        isl, ttft_s = tables.input_tokens[column], tables.ttft_s[row][column]
-        least[isl] = min(ttft_s, least.get(isl, ttft_s))
-    if len(least) < 2:
-        raise ForeignProfileError(
-            f"{path}: tputs: above 0 at {len(least)} input lengths, at least 2 are needed"
-        )
-    isl_tokens, seconds = np.array(sorted(least)), np.array([least[isl] for isl in sorted(least)])
-    if not (seconds > 0.0).all():
-        raise ForeignProfileError(f"{path}: ttft: must be positive where tputs is")
-    return PrefillSamples.timed(isl_tokens, seconds, gpus)
+    found = profile_of(list(_points(tables, path)), path, AIBRIX, max_kv_tokens=max_kv_tokens, gpus=gpus)
+    source = f"AIBrix profile {path.name} of {tables.gpu or 'a GPU'}, at its SLO's rates"
+    return replace(found, meta={**found.meta, "source": source, "slos": dict(tables.slos)})
 
 
-def _decode(tables: AibrixTables, gpus: int, max_kv_tokens: int, path: Path) -> DecodeSamples:
-    rows = list(_decode_rows(tables, path))
-    if not rows:
-        raise ForeignProfileError(f"{path}: tputs: 0 at every output of more than one token")
-    context, batch, itl_s = np.array(rows).T
-    return DecodeSamples(
-        max_kv_tokens=max_kv_tokens,
-        kv_usage=np.minimum(batch * context / max_kv_tokens, 1.0),
-        context_tokens=context,
-        itl_s=itl_s,
-        throughput_per_gpu=batch / itl_s / gpus,
-    )
-
-
-def _decode_rows(tables: AibrixTables, path: Path) -> Iterator[tuple[float, float, float]]:
-    """Context, batch and ITL of each point."""
-    for row, column in _served(tables):
-        osl = tables.output_tokens[row]
-        if osl > 1.0:
-            itl_s = _tpot_s(tables, row, column, path)
-            batch = max(1.0, tables.rates_rps[row][column] * (osl - 1.0) * itl_s)
-            yield tables.input_tokens[column] + osl / 2.0, batch, itl_s
+def _points(tables: AibrixTables, path: Path) -> Iterator[Point]:
+    """The loads at which the SLO can be kept."""
+    for row, rates in enumerate(tables.rates_rps):
+        for column, rate_rps in enumerate(rates):
+            if rate_rps > 0.0 and tables.ttft_s is not None:
+                isl, osl = tables.input_tokens[column], tables.output_tokens[row]
+                itl_s = _tpot_s(tables, row, column, path) if osl > 1.0 else 0.0
+                yield Point.by_rate(isl, osl, rate_rps, tables.ttft_s[row][column], itl_s)
 
 
 def _tpot_s(tables: AibrixTables, row: int, column: int, path: Path) -> float:
@@ -252,14 +197,6 @@ def _tpot_s(tables: AibrixTables, row: int, column: int, path: Path) -> float:
     if tpot_s <= 0.0:
         raise ForeignProfileError(f"{path}: tpot[{row}][{column}]: must be positive, is {tpot_s:g}")
     return tpot_s
-
-
-def _served(tables: AibrixTables) -> Iterator[tuple[int, int]]:
-    """The places at which the SLO can be kept."""
-    for row, rates in enumerate(tables.rates_rps):
-        for column, rate in enumerate(rates):
-            if rate > 0.0:
-                yield row, column
 
 
 PREFILL_FILE, DECODE_FILE = "prefill.npz", "decode.npz"
@@ -358,7 +295,8 @@ def _tps(path: Path, array: np.ndarray) -> list[int]:
     return [int(value) for value in flat[:, 0]]
 
 
-def _arrays(path: Path) -> dict[str, np.ndarray]:
+def npz_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a file. Raises ForeignProfileError, one line."""
     if not path.is_file():
         raise ForeignProfileError(f"{path}: no such file")
     try:
@@ -368,5 +306,10 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
         raise ForeignProfileError(
             f"{path}: not a readable npz file ({' '.join(str(error).split())})"
         ) from error
+    return found
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    found = npz_arrays(path)
     single = all(array.ndim <= 1 for array in found.values())
     return {key: array.reshape(1, -1) if single else np.atleast_1d(array) for key, array in found.items()}

@@ -221,8 +221,54 @@ def test_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert load_profile(output).prefill.ttft_s(500) == 0.2
     assert "--overwrite replaces it" in headway(capsys, *arguments).complaint()
     assert headway(capsys, *arguments, "--overwrite").code == 0
-    nothing = headway(capsys, "profile", "import", tmp_path, "--output", tmp_path / "o").complaint()
-    assert "holds neither prefill.npz nor decode.npz" in nothing
+    (tmp_path / "empty").mkdir()
+    for place, says in (("empty", "holds neither a profile nor results"), ("nowhere", "no such file")):
+        asked = headway(capsys, "profile", "import", tmp_path / place, "--output", tmp_path / "o")
+        assert says in asked.complaint()
+
+
+def test_a_profile_in_seconds_is_named_everywhere_and_import_repairs_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong, output = profile_copy(tmp_path), tmp_path / "right"
+    right = load_profile(wrong)
+    for file, key in (("prefill", "prefill_ttft"), ("decode", "z_itl")):
+        path = wrong / f"selected_{file}_interpolation" / "raw_data.npz"
+        with np.load(path) as archive:
+            arrays = dict(archive)
+        np.savez(path, **arrays | {key: arrays[key] / 1e3})
+    settings = tmp_path / "c.yaml"
+    settings.write_text(f"engine: {{profile: {wrong}}}", encoding="utf-8")
+    advice = f"headway profile import {wrong} --reading prefill_ttft=s,z_itl=s --output NEW"
+    load = "steady:rate_rps=1,duration_s=10"
+    for arguments in (
+        ("check", settings),
+        ("profile", "show", wrong),
+        ("simulate", load, "--config", settings),
+    ):
+        assert headway(capsys, *arguments).complaint().endswith(advice)
+    repair = advice.removeprefix("headway ").replace("NEW", str(output)).split()
+    assert headway(capsys, *repair).out == f"wrote {output}\n"
+    assert load_profile(output).prefill.ttft_s(1000) == pytest.approx(right.prefill.ttft_s(1000))
+    unknown = headway(
+        capsys, "profile", "import", wrong, "--output", output, "--reading", "hours"
+    ).complaint()
+    assert unknown.startswith("--reading: unknown hours; known: prefill_ttft=s")
+
+
+def test_a_file_that_is_no_profile_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = tmp_path / "result.json"
+    result.write_text(json.dumps({"request_throughput": 1.0, "mean_ttft_ms": 2.0}))
+    half = tmp_path / "prefill_raw_data.json"
+    half.write_text('{"prefill_thpt_per_gpu": [1.0]}')
+    for arguments, says in (
+        (("profile", "show", result), "is a file, and a profile is a directory: headway profile import"),
+        (("check", result), "taken for a result of vllm bench serve, not for a configuration"),
+        (("simulate", result), "taken for a result of vllm bench serve, not for a trace"),
+        (("profile", "import", half, "--output", tmp_path / "o"), "taken for one half of a profile"),
+        (("profile", "import", result, "--output", tmp_path / "o"), "taken for a result of vllm bench serve"),
+    ):
+        assert says in headway(capsys, *arguments).complaint()
 
 
 def test_import_of_a_pre_swept_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

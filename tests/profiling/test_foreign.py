@@ -82,10 +82,13 @@ def test_tpot_follows_from_e2e_where_it_is_missing(tmp_path: pathlib.Path) -> No
         ({"tpot": None}, "tpot: missing, and no e2e"),
         ({"tputs": None}, "tputs: missing"),
         ({"indexes": [[1], [2]]}, "tputs: must have 1 rows"),
-        ({"tputs": [[0, 0], [0, 0], [0, 0]]}, "tputs: above 0 at 0 input lengths"),
-        ({"tputs": [[1, 1], [0, 0], [0, 0]]}, "tputs: 0 at every output of more than one token"),
+        (
+            {"tputs": [[0, 0], [0, 0], [0, 0]]},
+            "prompt lengths none, and a profile needs first-token times at two",
+        ),
+        ({"tputs": [[1, 1], [0, 0], [0, 0]]}, "no output of more than one token"),
         ({"tpot": [[0, 0], [0, 0.1], [0.1, 0]]}, r"tpot\[1\]\[0\]: must be positive"),
-        ({"ttft": [[0, 0], [0, 0], [0, 0]]}, "ttft: must be positive"),
+        ({"ttft": [[0, 0], [0, 0], [0, 0]]}, "first-token times must be positive"),
     ],
 )
 def test_a_broken_aibrix_profile_is_one_line(
