@@ -22,6 +22,8 @@ UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 CALENDAR_S = (1.3e9, 2.2e9)
 """Seconds since 1970 of 2011 to 2039."""
 WHOLE = 5.0
+ORDINARY = 10.0
+"""Strangeness below which the unit that a format declares needs no other to be ruled out."""
 
 
 def has_unit(trace_format: object) -> bool:
@@ -40,31 +42,33 @@ def in_unit(trace_format: Any, unit: str) -> Any:  # noqa: ANN401 - a CsvFormat 
 def plausible_unit(trace_format: Any, name: str, records: Records, at: tuple[Path, int]) -> tuple[str, str]:  # noqa: ANN401
     """The unit of the times in `records`, which were read by the unit of the format, and a note or "".
 
-    A unit in doubt is replaced by the one that is plainly best; TraceError where there is none. A unit that
-    the format is sure of stays, and a note names the one that is plainly better.
+    A unit in doubt is replaced by the one that is plainly best. Without one it stays if it is ordinary and
+    the least strange, else TraceError asks for it. A unit that the format is sure of stays. A note names what
+    was chosen and the flag that chooses otherwise.
     """
     said = next(unit for unit, per_s in UNITS.items() if per_s == trace_format.units_per_s)
     times = records["arrival_s"] * trace_format.units_per_s
     if len(times) < 2 or times.min() == times.max():
         return said, ""
-    best = plainly_best(dict(_readings(times, records)))
-    if best == said:
+    readings = dict(_readings(times, records))
+    best, in_doubt = plainly_best(readings), trace_format.unit_in_doubt
+    if best == said or (best is None and not in_doubt):
         return said, ""
     field, rows = trace_format.time, f"{len(times):,} requests in "
     in_units = {unit: rows + duration(float(np.ptp(times)) / per_s) for unit, per_s in UNITS.items()}
-    if trace_format.unit_in_doubt and best is None:
+    if best is None and (readings[said] > ORDINARY or readings[said] > min(readings.values())):
         raise at_line(
             *at,
             field,
             f"can be s ({in_units['s']}) or ms ({in_units['ms']}), both are plausible: "
             f"choose by --format {name}:s or --format {name}:ms",
         )
-    if best is None:
-        return said, ""
-    read_as, other = (best, said) if trace_format.unit_in_doubt else (said, best)
+    likelier = best or said
+    read_as = likelier if in_doubt else said
+    other = next(unit for unit in (said, likelier, "s", "ms") if unit != read_as)
     return read_as, (
         f"{field} is read as {read_as}: {in_units[read_as]}; as {other} these were {in_units[other]} "
-        f"({'less' if read_as == best else 'more'} plausible; --format {name}:{other} reads them so)"
+        f"({'less' if read_as == likelier else 'more'} plausible; --format {name}:{other} reads them so)"
     )
 
 

@@ -62,6 +62,16 @@ def test_times_are_read_in_the_unit_that_is_plausible(tmp_path: Path, kind: str)
     assert all(f"timestamp is read as {unit}: " in note and "--format mooncake:ms" in note for note in notes)
 
 
+def test_ms_that_are_ordinary_stay_and_are_said(tmp_path: Path) -> None:
+    """An hour of a busy service in ms could be a sparse one of six weeks in s."""
+    times = arrivals(16.0, 3000)
+    with open_trace(rows(tmp_path / "t.jsonl", scaled(times, 1e3, True), isl=800, osl=2500)) as trace:
+        assert trace.duration_s == pytest.approx(times[-1] - times[0], abs=1e-2)
+        (note,) = trace.notes
+        assert "timestamp is read as ms: " in note
+        assert "--format mooncake:s" in note
+
+
 ASKED = {
     "a request a second of 8 tokens, whole": (arrivals(1.1), 1.0, {"isl": 20, "osl": 8}),
     "a thousand a second for a minute, ms": (arrivals(1000.0, 60_000), 1e3, {"osl": 200}),
