@@ -22,6 +22,8 @@ UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 CALENDAR_S = (1.3e9, 2.2e9)
 """Seconds since 1970 of 2011 to 2039."""
 WHOLE = 5.0
+FEWEST = 10
+"""Requests below which rates say too little to ask about them."""
 ORDINARY = 10.0
 """Strangeness below which the unit that a format declares needs no other to be ruled out."""
 
@@ -56,7 +58,8 @@ def plausible_unit(trace_format: Any, name: str, records: Records, at: tuple[Pat
         return said, ""
     field, rows = trace_format.time, f"{len(times):,} requests in "
     in_units = {unit: rows + duration(float(np.ptp(times)) / per_s) for unit, per_s in UNITS.items()}
-    if best is None and (readings[said] > ORDINARY or readings[said] > min(readings.values())):
+    judged = best is None and len(times) >= FEWEST
+    if judged and (readings[said] > ORDINARY or readings[said] > min(readings.values())):
         raise at_line(
             *at,
             field,
