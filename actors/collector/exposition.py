@@ -20,6 +20,8 @@ INSTANCE, ROLE = "instance", "role"
 """Labels with the engine that a sample was read from, and its role, where several are read."""
 
 MOST_NAMED = 5
+MOST = 2.0**53
+"""Beyond it a double does not count any more: no counter of a running process is there."""
 MOST_HEADS = 100_000
 
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{.*\})?\s*\S+(?:\s+-?\d+)?\s*(?:#.*)?")
@@ -40,6 +42,11 @@ class SeriesId(NamedTuple):
 
 
 Samples = Mapping[SeriesId, float]
+
+
+def can_be(value: float) -> bool:
+    """False for what no counter and no gauge of requests can show: NaN, negative, infinite, beyond counting."""
+    return 0 <= value <= MOST
 
 
 def series_id(name: str, labels: Mapping[str, str]) -> SeriesId:

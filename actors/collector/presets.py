@@ -89,6 +89,8 @@ class Preset:
     cached: Series | None = None
     """A counter of prompt tokens that were not computed again."""
     load: Load | None = None
+    replicated: tuple[str, ...] = ()
+    """Labels of ranks of which each shows the figures of the whole engine."""
 
     def model(self, name: str) -> str:
         """The model's name as this system labels it."""
@@ -198,6 +200,7 @@ SGLANG = Preset(
     itl=_engine("sglang:inter_token_latency_seconds"),
     queue=_engine("sglang:queue_time_seconds"),
     cached=_engine("sglang:cached_tokens_total"),
+    replicated=("tp_rank", "pp_rank", "moe_ep_rank", "attn_cp_rank", "cp_rank"),
     load=Load(
         running=_engine("sglang:num_running_reqs"),
         waiting=_engine("sglang:num_queue_reqs"),

@@ -26,10 +26,17 @@ from typing import Any, NamedTuple
 
 from actors.collector import promql
 from actors.collector.exposition import INSTANCE, ROLE, SourceDownError, absent, redacted, spellings
-from actors.collector.interval import NAN, Health, HealthStatus, Measured, Quantity, unmeasured
+from actors.collector.interval import NAN, Health, HealthStatus, Measured, Quantity, noted, unmeasured
 from actors.collector.pages import bearer
 from actors.collector.presets import PRESETS, Load, Preset
-from actors.collector.raw_samples import RawSeries, measured_of, not_an_answer, raw_series
+from actors.collector.raw_samples import (
+    Lag,
+    RawSeries,
+    measured_of,
+    not_an_answer,
+    raw_series,
+    without_scrapers,
+)
 from actors.collector.series import ModelSeries, role_of
 from headway.planning import Role
 from headway.words import plural
@@ -138,24 +145,33 @@ class PrometheusSource:
         self._failures = 0
         self._engines: Mapping[Role, int] = {}
         self._counted_s = float("-inf")
+        self._lag = Lag()
 
     async def collect(self, start_s: float, end_s: float) -> Measured:
         """The interval, or why it could not be measured."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                asked = promql.coverage(self._alive, self._counter, end_s - start_s, self._fresh_s)
+                reach_s = end_s - start_s + self._lag.seconds
+                asked = promql.coverage(self._alive, self._counter, reach_s, self._fresh_s)
                 coverage = coverage_of(await self._points(asked, end_s))
-                health = coverage_health(coverage, end_s, self._fresh_s, self._alive)
+                # Samples that are late, but come, are good.
+                late_s = end_s - start_s if self._lag.advances(coverage.newest, end_s) else 0.0
+                health = coverage_health(coverage, end_s, self._fresh_s + late_s, self._alive)
                 if health.status is not HealthStatus.OK:
                     return unmeasured(start_s, end_s, health.status, health.detail)
-                raw = await self._samples(start_s, end_s)
+                raw, several = without_scrapers(
+                    await self._samples(end_s - reach_s - self._fresh_s - late_s, end_s)
+                )
         except (SourceDownError, TimeoutError) as error:
             return unmeasured(start_s, end_s, HealthStatus.DOWN, self._failed(error))
         doubts = {Quantity.REQUESTS: _cannot_be_scraped(coverage.unread)} if coverage.unread else {}
         # A large fleet's samples take a second or two, which no other call has to wait for.
-        return await asyncio.to_thread(
-            measured_of, self._series, raw, (start_s, end_s), self._fresh_s, doubts
-        )
+        span_s = self._lag.span(raw, (start_s, end_s), self._fresh_s)
+        if span_s is None:
+            late = f"samples come {self._lag.seconds:g} s late, later than before"
+            return unmeasured(start_s, end_s, HealthStatus.STARTING, late)
+        measured = await asyncio.to_thread(measured_of, self._series, raw, span_s, self._fresh_s, doubts)
+        return noted(measured, _scraped_again(several))
 
     async def probe(self) -> Health:
         """`ok` if Prometheus answers and has this model's series."""
@@ -196,7 +212,12 @@ class PrometheusSource:
 
     def status(self) -> dict[str, object]:
         """Address, queries and failures so far."""
-        return {"url": redacted(self._url), "reads": self._queries, "failures": self._failures}
+        return {
+            "url": redacted(self._url),
+            "reads": self._queries,
+            "failures": self._failures,
+            "lag_s": self._lag.seconds,
+        }
 
     async def close(self) -> None:
         """Let the threads go; what hangs ends by the client's timeout."""
@@ -296,6 +317,15 @@ class PrometheusSource:
 
 
 def _cannot_be_scraped(instances: Sequence[str]) -> str:
+    return f"Prometheus cannot scrape {plural(len(instances), 'target')}: {_named(instances)}"
+
+
+def _scraped_again(instances: Sequence[str]) -> str:
+    if not instances:
+        return ""
+    return f"{plural(len(instances), 'target')} scraped several times, counted once: {_named(instances)}"
+
+
+def _named(instances: Sequence[str]) -> str:
     more = len(instances) - MOST_NAMED
-    named = ", ".join(instances[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-    return f"Prometheus cannot scrape {plural(len(instances), 'target')}: {named}"
+    return ", ".join(instances[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

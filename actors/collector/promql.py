@@ -121,13 +121,14 @@ def coverage(alive: str, counter: str, interval_s: float, fresh_s: float) -> str
     start, reach = f"offset {duration(interval_s)}", duration(max(interval_s, fresh_s))
     last = f"(last_over_time({counter}[{reach}]) > 0)"
     base = f"last_over_time({counter}[{duration(fresh_s)}] {start})"
+    sampled = f"on (job, instance) last_over_time({counter}[{reach}])"
     earlier = f"last_over_time({counter}[{duration(HISTORY_S)}] {start})"
     table = {
         "newest": f"max(timestamp({alive}))",
         "known": f"count(last_over_time({alive}[{duration(HISTORY_S)}]))",
         "scraping": f"count(last_over_time(up[{duration(fresh_s)}] {start}))",
         "resumed": f"count(({last} >= {earlier}) unless {base})",
-        "unread": f"(up == 0) and on (job, instance) last_over_time({counter}[{reach}])",
+        "unread": f"((up == 0) and {sampled}) unless on (instance) ((up == 1) and {sampled})",
     }
     return " or ".join(_labelled(expression, what) for what, expression in table.items())
 

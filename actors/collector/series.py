@@ -19,7 +19,7 @@ from enum import StrEnum
 from math import isnan
 from typing import NamedTuple
 
-from actors.collector.exposition import INSTANCE, LE, ROLE, Samples, SeriesId, absent, carries
+from actors.collector.exposition import INSTANCE, LE, ROLE, Samples, SeriesId, absent, can_be, carries
 from actors.collector.interval import NOTHING, Increase, PoolLoad, Quantity
 from actors.collector.presets import Labels, Load, Preset, Series
 from headway.planning import Role
@@ -112,11 +112,21 @@ class _Feed(NamedTuple):
     gauge: bool
 
 
+class Refused(NamedTuple):
+    """A sample that cannot be, by what it feeds, and a line on it."""
+
+    quantity: Quantity
+    gauge: bool
+    line: str
+
+
 class ModelSeries:
     """The channels and gauges of a model; `roles` are those that engines are told apart by."""
 
     def __init__(self, preset: Preset, model: str, roles: Iterable[Role] = ()) -> None:
         self.preset, self.model, self.roles = preset, preset.model(model), tuple(roles)
+        self.split = Role.PREFILL in self.roles and Role.DECODE in self.roles
+        """True if a request passes from one engine to another."""
         self.alive = SeriesId(preset.alive.name, self._where(preset.alive))
         self.channels = tuple(self._channels())
         self.gauges = tuple(self._gauges(preset.load)) if preset.load else ()
@@ -130,7 +140,7 @@ class ModelSeries:
         by_gateways = preset.load is not None and not preset.load.by_model
         self.shared = frozenset(gauge.name for gauge in self.gauges) if by_gateways else frozenset()
         self._fed: dict[SeriesId, tuple[_Feed, ...]] = {}
-        self._loads: dict[SeriesId, tuple[tuple[Role, Gauge], ...]] = {}
+        self._loads: dict[SeriesId, tuple[tuple[Role, Gauge, Labels], ...]] = {}
 
     def is_gauge(self, name: str) -> bool:
         """True for requests in flight and load of pools."""
@@ -152,34 +162,39 @@ class ModelSeries:
         for series, value in samples.items():
             if series.name in self._counter_names:
                 for group, part, _ in self._feeds(series):
-                    groups.setdefault(group, {})[part] = value
+                    parts = groups.setdefault(group, {})
+                    parts[part] = max(value, parts.get(part, 0.0))
         return groups
 
     def in_flight(self, samples: Samples) -> dict[Group, float]:
         """The requests in flight, gauge by gauge."""
-        return {
-            feed.group: value
-            for series, value in samples.items()
-            if series.name in self.in_flight_names
-            for feed in self._feeds(series)
-        }
+        found: dict[Group, float] = {}
+        for series, value in samples.items():
+            for group, _, _ in self._feeds(series) if series.name in self.in_flight_names else ():
+                found[group] = max(value, found.get(group, 0.0))
+        return found
 
-    def broken(self, samples: Samples) -> set[Quantity]:
-        """Quantities of which a sample is NaN or negative."""
-        wrong = [series for series, value in samples.items() if not value >= 0]
-        return {feed.group.quantity for series in wrong for feed in self._feeds(series)}
+    def refused(self, samples: Samples) -> list[Refused]:
+        """The samples that cannot be."""
+        return [
+            Refused(group.quantity, gauge, f"{group.name} of {group.engine or 'all'} is {value:g}")
+            for series, value in samples.items()
+            if not can_be(value)
+            for group, _, gauge in self._feeds(series)
+        ]
 
     def load(self, samples: Samples, elapsed_s: float) -> dict[Key, float]:
         """The integrals that one read adds to the load of pools; nothing for a role without replicas."""
         if not elapsed_s > 0:
             return {}
-        found: dict[tuple[Role, Gauge], list[float]] = {}
+        found: dict[tuple[Role, Gauge], dict[Labels, float]] = {}
         for series, value in samples.items():
-            for role, gauge in self._load_of(series) if series.name in self._load_names else ():
-                found.setdefault((role, gauge), []).append(value)
+            for role, gauge, labels in self._load_of(series) if series.name in self._load_names else ():
+                values = found.setdefault((role, gauge), {})
+                values[labels] = max(value, values.get(labels, 0.0))
         gained: dict[Key, float] = {}
         for (role, gauge), values in found.items():
-            value = sum(values) / (len(values) if gauge.averaged else 1)
+            value = sum(values.values()) / (len(values) if gauge.averaged else 1)
             gained[_load_key(role, gauge.figure), "sum"] = value * elapsed_s
             gained[_load_key(role, gauge.figure), "count"] = elapsed_s
         return gained
@@ -190,19 +205,29 @@ class ModelSeries:
             if len(self._fed) > MOST_SERIES:
                 self._fed.clear()
             found = self._fed[series] = tuple(
-                _feed(channel, series)
+                self._feed(channel, series)
                 for channel in self.channels
                 if channel.name == series.name and carries(series.labels, channel.where)
             )
         return found
 
-    def _load_of(self, series: SeriesId) -> tuple[tuple[Role, Gauge], ...]:
+    def _feed(self, channel: Channel, series: SeriesId) -> _Feed:
+        labels = self._of_engine(series.labels)
+        part = dict(series.labels).get(LE, "") if channel.part is Part.BUCKET else channel.part.value
+        name = channel.name.removesuffix(f"_{channel.part}")
+        return _Feed(Group(channel.quantity, name, labels, engine_of(labels)), part, channel.gauge)
+
+    def _of_engine(self, labels: Labels) -> Labels:
+        """The labels without a bucket's bound, and without those of ranks that all show the same."""
+        return tuple(label for label in labels if label[0] != LE and label[0] not in self.preset.replicated)
+
+    def _load_of(self, series: SeriesId) -> tuple[tuple[Role, Gauge, Labels], ...]:
         if (found := self._loads.get(series)) is None:
             if len(self._loads) > MOST_SERIES:
                 self._loads.clear()
             load = self.preset.load
             found = self._loads[series] = tuple(
-                (role, gauge)
+                (role, gauge, self._of_engine(series.labels))
                 for gauge in self.gauges
                 if load is not None
                 and gauge.name == series.name
@@ -256,7 +281,7 @@ class ModelSeries:
         """The roles whose engines show this quantity."""
         if not self.roles:
             return (None,)
-        if gauge or Role.PREFILL not in self.roles or Role.DECODE not in self.roles:
+        if gauge or not self.split:
             return self.roles
         return (Role.PREFILL,) if quantity in OF_PREFILL else (Role.DECODE,)
 
@@ -284,14 +309,6 @@ def pool_loads(added: Mapping[str, Increase]) -> dict[Role, PoolLoad]:
         if not all(isnan(mean) for mean in means.values()):
             loads[role] = PoolLoad(**means)
     return loads
-
-
-def _feed(channel: Channel, series: SeriesId) -> _Feed:
-    labels = tuple(label for label in series.labels if label[0] != LE)
-    part = dict(series.labels).get(LE, "") if channel.part is Part.BUCKET else channel.part.value
-    name = channel.name.removesuffix(f"_{channel.part}")
-    group = Group(channel.quantity, name, labels, engine_of(labels))
-    return _Feed(group, part, channel.gauge)
 
 
 def _load_key(role: Role, figure: str) -> str:

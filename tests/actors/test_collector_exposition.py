@@ -33,8 +33,8 @@ def gained(old, new, series=SERIES):
     counters = Counters()
     counters.begin(series.counters(old), 0.0)
     found = summed(counters.add(series.counters(new), 1.0).by_group)
-    for key, change in change_in_flight(series.in_flight(old), series.in_flight(new)).items():
-        found[key] = found.get(key, 0.0) + change
+    if change := change_in_flight(series.in_flight(old), series.in_flight(new)):
+        found[REQUESTS] = found.get(REQUESTS, 0.0) + sum(change.values())
     return found
 
 

@@ -69,7 +69,11 @@ def requests(
     arrival_s = arrival_s[rng.random(arrival_s.size) < rate(arrival_s) / most]
     n = arrival_s.size
     isl_n = np.maximum(1, rng.lognormal(np.log(isl), 0.3, n).round())
-    osl_n = np.maximum(min(osl, 1), rng.lognormal(np.log(max(osl, 0.1)), 0.3, n).round()) if osl > 1 else np.full(n, osl)
+    osl_n = (
+        np.maximum(min(osl, 1), rng.lognormal(np.log(max(osl, 0.1)), 0.3, n).round())
+        if osl > 1
+        else np.full(n, osl)
+    )
     service_s = ttft_s + np.maximum(osl_n - 1, 0) * itl_s
     aborted = rng.random(n) < abort
     start_s, free = arrival_s.copy(), []
@@ -82,9 +86,7 @@ def requests(
     end_s = start_s + np.where(aborted, service_s * 0.5, service_s)
     first_s = np.where(osl_n > 0, start_s + ttft_s, inf)
     first_s = np.where(first_s > end_s, inf, first_s)
-    return Requests(
-        arrival_s, start_s, first_s, end_s, isl_n, osl_n, aborted, np.full(n, counted) | ~aborted
-    )
+    return Requests(arrival_s, start_s, first_s, end_s, isl_n, osl_n, aborted, np.full(n, counted) | ~aborted)
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,10 @@ class Engine:
 
     def page(self, at_s: float) -> list[Sample]:
         return self.odd(at_s, PAGES[self.system](self, at_s))
+
+    def arrived(self, start_s: float, end_s: float) -> int:
+        """Requests that came between two times, and found it."""
+        return self.served.arrived(max(start_s, self.begun_s), min(end_s, self.gone_s))
 
     def there(self, at_s: float) -> bool:
         return self.begun_s <= at_s < self.gone_s
@@ -140,12 +146,13 @@ class _Seen:
 
     def at(self, column: str, when: str) -> np.ndarray:
         """A column of those to whom `when` has happened in this process."""
-        times = getattr(self.engine.served, when)
-        return getattr(self.engine.served, column)[(times > self.engine.begun_s) & (times <= self.at_s)]
+        served = self.engine.served
+        own = (served.arrival_s > self.engine.begun_s) & (getattr(served, when) <= self.at_s)
+        return getattr(served, column)[own]
 
     def ended(self, column: str) -> np.ndarray:
         served = self.engine.served
-        over = (served.end_s > self.engine.begun_s) & (served.end_s <= self.at_s) & served.counted
+        over = (served.arrival_s > self.engine.begun_s) & (served.end_s <= self.at_s) & served.counted
         return getattr(served, column)[over]
 
     @property

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -141,17 +142,29 @@ def read_engines(
 
 
 def read_prometheus(
-    url: str, namespace: str, preset: str, borders_s: Sequence[float], **settings: Any
+    url: str, namespace: str, preset: str, borders_s: Sequence[float], late_s: float = 0.0, **settings: Any
 ) -> list[Measured]:
-    """The same from what a Prometheus has of a namespace."""
+    """The same from what a Prometheus has of a namespace, each sample `late_s` after it was taken.
+
+    The first interval is the second one: a Prometheus has a past.
+    """
 
     async def reading() -> list[Measured]:
         source = PrometheusSource(
-            url, PRESETS[preset], MODEL, timeout_s=30.0, fresh_s=30.0, labels={"namespace": namespace}, **settings
+            url,
+            PRESETS[preset],
+            MODEL,
+            timeout_s=30.0,
+            fresh_s=30.0,
+            labels={"namespace": namespace},
+            **settings,
         )
+        if late_s:
+            # A double: what has not arrived yet cannot be taken out of a storage.
+            ask = source._ask
+            source._ask = lambda query, at_s: ask(query, at_s and at_s - late_s)
         measured = [
-            await source.collect(BEGIN_S + start_s, BEGIN_S + end_s)
-            for start_s, end_s in zip([0.0, *borders_s], borders_s, strict=False)
+            await source.collect(BEGIN_S + start_s, BEGIN_S + end_s) for start_s, end_s in pairwise(borders_s)
         ]
         await source.close()
         return measured
