@@ -11,66 +11,128 @@ name of the process that it is from: another name is another process, whose coun
 """
 
 import asyncio
+import json
 import ssl
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import aiohttp
+from yarl import URL
 
 from actors.collector.exposition import SourceDownError, metrics_url, redacted
 from actors.compat_ray import replica_results
 from actors.names import GATEWAY
+from headway.config.live import MetricsSettings
 
-MOST_BYTES = 16 * 2**20
+MOST_BYTES = 64 * 2**20
 TEXT = {"Accept": "text/plain;version=0.0.4"}
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+MOST_REDIRECTS = 3
+SAID_BYTES = 2**16
+"""Of an answer with an error, which may say why."""
 
 
 class RefusedError(SourceDownError):
     """The address refuses connections: the process that listened there is gone."""
 
 
-def bearer(token_file: str | None) -> dict[str, str]:
-    """The header with the key in the file; none without a file. SourceDownError: it cannot be read."""
-    if token_file is None:
-        return {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How a server is asked: what it is shown, what is trusted, and how much of an answer is read.
+
+    `verify` is `full`, `authority` (a certificate may be that of another host) or `none`. A header that
+    begins with `@` names a file with its value. `proxies`: those of the environment count.
+    """
+
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    token_file: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    verify: str = "full"
+    most_bytes: int = MOST_BYTES
+    proxies: bool = False
+
+    @classmethod
+    def of(cls, settings: MetricsSettings, *, proxies: bool = False) -> "Access":
+        """As the settings say."""
+        return cls(
+            ca_file=settings.ca_file,
+            cert_file=settings.cert_file,
+            key_file=settings.key_file,
+            token_file=settings.token_file,
+            headers=settings.headers,
+            verify=settings.verify,
+            most_bytes=int(settings.max_answer_mib * 2**20),
+            proxies=proxies,
+        )
+
+    def sent(self) -> dict[str, str]:
+        """The headers, their files read now. SourceDownError: one cannot be read."""
+        sent = {
+            name: _read(value[1:], f"headers.{name}") if value.startswith("@") else value
+            for name, value in self.headers.items()
+        }
+        if self.token_file is not None:
+            sent["Authorization"] = f"Bearer {_read(self.token_file, 'token_file')}"
+        return sent
+
+    def trust(self) -> ssl.SSLContext:
+        """What HTTPS goes by. SourceDownError: a file cannot be read."""
+        try:
+            trusted = ssl.create_default_context(cafile=self.ca_file)
+        except OSError as error:
+            raise SourceDownError(f"metrics.ca_file: {self.ca_file}: {error.strerror or error}") from None
+        trusted.check_hostname = self.verify == "full"
+        if self.verify == "none":
+            trusted.verify_mode = ssl.CERT_NONE
+        if self.cert_file is not None:
+            try:
+                trusted.load_cert_chain(self.cert_file, self.key_file)
+            except OSError as error:
+                raise SourceDownError(f"metrics.cert_file: {self.cert_file}: {error.strerror}") from None
+        return trusted
+
+
+def _read(path: str, setting: str) -> str:
     try:
-        token = Path(token_file).read_text(encoding="ascii").strip()
+        return Path(path).read_text(encoding="ascii").strip()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise SourceDownError(f"metrics.token_file: {token_file}: {reason}") from None
-    return {"Authorization": f"Bearer {token}"}
+        raise SourceDownError(f"metrics.{setting}: {path}: {reason}") from None
 
 
 class TextReader:
-    """GETs. Every failure of HTTP is a `SourceDownError`."""
+    """Asks over HTTP. Every failure is a `SourceDownError`."""
 
-    def __init__(self, timeout_s: float, ca_file: str | None = None, token_file: str | None = None) -> None:
+    def __init__(self, timeout_s: float, access: Access | None = None) -> None:
         self._timeout_s = timeout_s
-        self._ca_file, self._token_file = ca_file, token_file
+        self._access = Access() if access is None else access
         self._session: aiohttp.ClientSession | None = None
 
     async def get(self, url: str) -> str:
         """The body."""
-        if self._session is None:
-            # A connection each read, as servers drop idle ones at moments of their own.
-            self._session = self._opened()
-        headers = {**TEXT, **bearer(self._token_file)}
+        return (await self._asked("GET", url)).decode("utf-8", "replace")
+
+    async def post(self, url: str, form: Mapping[str, str]) -> bytes:
+        """The body that a form is answered with."""
+        return await self._asked("POST", url, form)
+
+    async def _asked(self, method: str, url: str, form: Mapping[str, str] | None = None) -> bytes:
         try:
-            async with asyncio.timeout(self._timeout_s), self._session.get(url, headers=headers) as response:
-                if response.status != 200:
-                    raise SourceDownError(f"HTTP status {response.status}")
-                body = bytearray()
-                async for piece in response.content.iter_chunked(2**16):
-                    body += piece
-                    if len(body) > MOST_BYTES:
-                        raise SourceDownError(f"over {MOST_BYTES} bytes")
-                return body.decode("utf-8", "replace")
+            address = URL(url)
+        except ValueError:
+            address = URL()
+        if address.scheme not in ("http", "https") or not address.host:
+            raise SourceDownError("is not an http address")
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._answer(method, address, form)
         except TimeoutError:
             raise SourceDownError(f"no answer within {self._timeout_s:g} s") from None
-        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
-            # Their text is the whole address, with the credentials in it.
-            raise SourceDownError("is not an http address") from None
         except aiohttp.ClientConnectorError as error:
             refused = isinstance(error.os_error, ConnectionRefusedError)
             kind = RefusedError if refused else SourceDownError
@@ -78,18 +140,56 @@ class TextReader:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise SourceDownError(f"{type(error).__name__}: {str(error)[:200]}") from None
 
-    def _opened(self) -> aiohttp.ClientSession:
-        try:
-            trusted = ssl.create_default_context(cafile=self._ca_file)
-        except OSError as error:
-            raise SourceDownError(f"metrics.ca_file: {self._ca_file}: {error.strerror or error}") from None
-        connector = aiohttp.TCPConnector(force_close=True, limit=0, ssl=trusted)
-        return aiohttp.ClientSession(connector=connector)
+    async def _answer(self, method: str, address: URL, form: Mapping[str, str] | None) -> bytes:
+        """The body, after redirects within the host: to others neither key nor password is sent."""
+        if self._session is None:
+            # A connection each read, as servers drop idle ones at moments of their own.
+            connector = aiohttp.TCPConnector(force_close=True, limit=0, ssl=self._access.trust())
+            self._session = aiohttp.ClientSession(connector=connector, trust_env=self._access.proxies)
+        headers = {**TEXT, **self._access.sent()}
+        if address.user is not None and "Authorization" not in headers:
+            known = f"{address.user}:{address.password or ''}".encode()
+            headers["Authorization"] = f"Basic {b64encode(known).decode()}"
+        place = address.with_user(None)
+        for _ in range(MOST_REDIRECTS):
+            asked = self._session.request(method, place, data=form, headers=headers, allow_redirects=False)
+            async with asked as response:
+                if response.status not in REDIRECTS:
+                    return await self._body(response)
+                further = place.join(URL(response.headers.get("Location", "")))
+            if further.host != place.host or (place.scheme, further.scheme) == ("https", "http"):
+                there = f"{further.scheme}://{further.host}"
+                raise SourceDownError(f"redirects to {there}, which is not asked: set its address instead")
+            place = further
+        raise SourceDownError(f"redirects {MOST_REDIRECTS} times")
+
+    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
+        failed, body = response.status != 200, bytearray()
+        async for piece in response.content.iter_chunked(2**16):
+            body += piece
+            if failed and len(body) >= SAID_BYTES:
+                break
+            if len(body) > self._access.most_bytes:
+                most = f"{self._access.most_bytes / 2**20:g} MiB"
+                raise SourceDownError(
+                    f"the answer is over {most} (metrics.max_answer_mib): narrow it, or raise that"
+                )
+        if failed:
+            raise SourceDownError(f"HTTP status {response.status}{_said(body)}")
+        return bytes(body)
 
     async def close(self) -> None:
         """Close the connections."""
         if self._session is not None:
             await self._session.close()
+
+
+def _said(body: bytes | bytearray) -> str:
+    """The reason in an error of Prometheus' API, or nothing."""
+    try:
+        return f": {str(json.loads(body)['error'])[:200]}"
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 class Page(NamedTuple):
