@@ -28,7 +28,7 @@ from actors.names import GATEWAY
 from headway.config.live import MetricsSettings
 
 MOST_BYTES = 64 * 2**20
-TEXT = {"Accept": "text/plain;version=0.0.4"}
+ACCEPT = {"GET": "text/plain;version=0.0.4", "POST": "application/json"}
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 MOST_REDIRECTS = 3
 SAID_BYTES = 2**16
@@ -146,7 +146,7 @@ class TextReader:
             # A connection each read, as servers drop idle ones at moments of their own.
             connector = aiohttp.TCPConnector(force_close=True, limit=0, ssl=self._access.trust())
             self._session = aiohttp.ClientSession(connector=connector, trust_env=self._access.proxies)
-        headers = {**TEXT, **self._access.sent()}
+        headers = {"Accept": ACCEPT[method], **self._access.sent()}
         if address.user is not None and "Authorization" not in headers:
             known = f"{address.user}:{address.password or ''}".encode()
             headers["Authorization"] = f"Basic {b64encode(known).decode()}"

@@ -216,6 +216,7 @@ class PrometheusSource:
         now_s = asyncio.get_running_loop().time()
         if now_s - self._counted_s >= COUNTED_S:
             self._counted_s = now_s
+            fresh_s = self._fresh_s + self._offset_s
             running = {
                 role: promql.selector(
                     self._series.spelt([load.running.name]), self._chosen.where(self._series.of_model, role)
@@ -224,7 +225,7 @@ class PrometheusSource:
             }
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    answer = await self._points(promql.engines(running, load.role_label, self._fresh_s), None)
+                    answer = await self._points(promql.engines(running, load.role_label, fresh_s), None)
             except (SourceDownError, TimeoutError) as error:
                 self._failed(error)
                 answer = []
