@@ -15,7 +15,7 @@ from actors.collector.engines import Discovery, EngineFleet, Pods
 from actors.collector.exposition import SourceDownError
 from actors.collector.interval import Health, HealthStatus, Measured, unmeasured
 from actors.collector.inventory import Inventory
-from actors.collector.pages import Access, HttpPages, Pages, ServePages, TextReader
+from actors.collector.pages import HttpPages, Pages, ServePages, TextReader
 from actors.collector.presets import preset
 from actors.collector.prometheus_source import PrometheusSource
 from actors.collector.scrape import Fleet, GatewayFleet, ScrapeSource
@@ -154,8 +154,7 @@ class MetricCollector:
                 fresh_s=settings.stale_after_s,
                 labels=settings.labels,
                 role_labels={Role(role): labels for role, labels in settings.role_labels.items()},
-                access=Access.of(settings, proxies=True),
-                offset_s=settings.offset_s,
+                settings=settings,
             )
         else:
             engines = settings.source == "engines"
@@ -192,7 +191,7 @@ class MetricCollector:
 
     def _http(self) -> TextReader:
         settings = self._config.metrics
-        return TextReader(settings.timeout_s, Access.of(settings))
+        return TextReader(settings.timeout_s, settings)
 
     async def _read_on(self, source: ScrapeSource) -> None:
         """Reads every `scrape_interval_s` for as long as the actor lives, in MOST_READING of its CPU time."""

@@ -15,7 +15,6 @@ import json
 import ssl
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -27,7 +26,6 @@ from actors.compat_ray import replica_results
 from actors.names import GATEWAY
 from headway.config.live import MetricsSettings
 
-MOST_BYTES = 64 * 2**20
 ACCEPT = {"GET": "text/plain;version=0.0.4", "POST": "application/json"}
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 MOST_REDIRECTS = 3
@@ -39,62 +37,32 @@ class RefusedError(SourceDownError):
     """The address refuses connections: the process that listened there is gone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
-    """How a server is asked: what it is shown, what is trusted, and how much of an answer is read.
+def sent(settings: MetricsSettings) -> dict[str, str]:
+    """The headers that the settings send, their files read now. SourceDownError: one cannot be read."""
+    headers = {
+        name: _read(value[1:], f"headers.{name}") if value.startswith("@") else value
+        for name, value in settings.headers.items()
+    }
+    if settings.token_file is not None:
+        headers["Authorization"] = f"Bearer {_read(settings.token_file, 'token_file')}"
+    return headers
 
-    `verify` is `full`, `authority` (a certificate may be that of another host) or `none`. A header that
-    begins with `@` names a file with its value. `proxies`: those of the environment count.
-    """
 
-    ca_file: str | None = None
-    cert_file: str | None = None
-    key_file: str | None = None
-    token_file: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-    verify: str = "full"
-    most_bytes: int = MOST_BYTES
-    proxies: bool = False
-
-    @classmethod
-    def of(cls, settings: MetricsSettings, *, proxies: bool = False) -> "Access":
-        """As the settings say."""
-        return cls(
-            ca_file=settings.ca_file,
-            cert_file=settings.cert_file,
-            key_file=settings.key_file,
-            token_file=settings.token_file,
-            headers=settings.headers,
-            verify=settings.verify,
-            most_bytes=int(settings.max_answer_mib * 2**20),
-            proxies=proxies,
-        )
-
-    def sent(self) -> dict[str, str]:
-        """The headers, their files read now. SourceDownError: one cannot be read."""
-        sent = {
-            name: _read(value[1:], f"headers.{name}") if value.startswith("@") else value
-            for name, value in self.headers.items()
-        }
-        if self.token_file is not None:
-            sent["Authorization"] = f"Bearer {_read(self.token_file, 'token_file')}"
-        return sent
-
-    def trust(self) -> ssl.SSLContext:
-        """What HTTPS goes by. SourceDownError: a file cannot be read."""
+def trust(settings: MetricsSettings) -> ssl.SSLContext:
+    """What HTTPS goes by. SourceDownError: a file cannot be read."""
+    try:
+        trusted = ssl.create_default_context(cafile=settings.ca_file)
+    except OSError as error:
+        raise SourceDownError(f"metrics.ca_file: {settings.ca_file}: {error.strerror or error}") from None
+    trusted.check_hostname = settings.verify == "full"
+    if settings.verify == "none":
+        trusted.verify_mode = ssl.CERT_NONE
+    if settings.cert_file is not None:
         try:
-            trusted = ssl.create_default_context(cafile=self.ca_file)
+            trusted.load_cert_chain(settings.cert_file, settings.key_file)
         except OSError as error:
-            raise SourceDownError(f"metrics.ca_file: {self.ca_file}: {error.strerror or error}") from None
-        trusted.check_hostname = self.verify == "full"
-        if self.verify == "none":
-            trusted.verify_mode = ssl.CERT_NONE
-        if self.cert_file is not None:
-            try:
-                trusted.load_cert_chain(self.cert_file, self.key_file)
-            except OSError as error:
-                raise SourceDownError(f"metrics.cert_file: {self.cert_file}: {error.strerror}") from None
-        return trusted
+            raise SourceDownError(f"metrics.cert_file: {settings.cert_file}: {error.strerror}") from None
+    return trusted
 
 
 def _read(path: str, setting: str) -> str:
@@ -106,11 +74,17 @@ def _read(path: str, setting: str) -> str:
 
 
 class TextReader:
-    """Asks over HTTP. Every failure is a `SourceDownError`."""
+    """Asks over HTTP, as the settings say. Every failure is a `SourceDownError`.
 
-    def __init__(self, timeout_s: float, access: Access | None = None) -> None:
-        self._timeout_s = timeout_s
-        self._access = Access() if access is None else access
+    `proxies`: those of the environment count.
+    """
+
+    def __init__(
+        self, timeout_s: float, settings: MetricsSettings | None = None, *, proxies: bool = False
+    ) -> None:
+        self._timeout_s, self._proxies = timeout_s, proxies
+        self._settings = MetricsSettings() if settings is None else settings
+        self._most_mib = self._settings.max_answer_mib
         self._session: aiohttp.ClientSession | None = None
 
     async def get(self, url: str) -> str:
@@ -144,9 +118,9 @@ class TextReader:
         """The body, after redirects within the host: to others neither key nor password is sent."""
         if self._session is None:
             # A connection each read, as servers drop idle ones at moments of their own.
-            connector = aiohttp.TCPConnector(force_close=True, limit=0, ssl=self._access.trust())
-            self._session = aiohttp.ClientSession(connector=connector, trust_env=self._access.proxies)
-        headers = {"Accept": ACCEPT[method], **self._access.sent()}
+            connector = aiohttp.TCPConnector(force_close=True, limit=0, ssl=trust(self._settings))
+            self._session = aiohttp.ClientSession(connector=connector, trust_env=self._proxies)
+        headers = {"Accept": ACCEPT[method], **sent(self._settings)}
         if address.user is not None and "Authorization" not in headers:
             known = f"{address.user}:{address.password or ''}".encode()
             headers["Authorization"] = f"Basic {b64encode(known).decode()}"
@@ -169,11 +143,9 @@ class TextReader:
             body += piece
             if failed and len(body) >= SAID_BYTES:
                 break
-            if len(body) > self._access.most_bytes:
-                most = f"{self._access.most_bytes / 2**20:g} MiB"
-                raise SourceDownError(
-                    f"the answer is over {most} (metrics.max_answer_mib): narrow it, or raise that"
-                )
+            if len(body) > self._most_mib * 2**20:
+                most = f"{self._most_mib:g} MiB (metrics.max_answer_mib)"
+                raise SourceDownError(f"the answer is over {most}: narrow it, or raise that")
         if failed:
             raise SourceDownError(f"HTTP status {response.status}{_said(body)}")
         return bytes(body)

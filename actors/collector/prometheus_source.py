@@ -32,10 +32,11 @@ from actors.collector import promql
 from actors.collector.exposition import INSTANCE, ROLE, SourceDownError, redacted, spellings
 from actors.collector.interval import NAN, Health, HealthStatus, Measured, Quantity, unmeasured
 from actors.collector.inventory import Inventory, inventory, model_labels, named_model, patterns
-from actors.collector.pages import Access, TextReader
+from actors.collector.pages import TextReader
 from actors.collector.presets import Load, Preset
 from actors.collector.raw_samples import RawSeries, measured_of, not_an_answer, raw_series
 from actors.collector.series import ModelSeries, role_of
+from headway.config.live import MetricsSettings
 from headway.planning import Role
 from headway.words import plural
 
@@ -120,7 +121,7 @@ def _late(age_s: float, fresh_s: float) -> str:
 class PrometheusSource:
     """Queries one Prometheus for one model. `fresh_s` is the age at which a sample stops counting.
 
-    Intervals end `offset_s` before they are asked for.
+    The settings say how it is asked, and how long before now intervals end (`offset_s`).
     """
 
     def __init__(
@@ -133,12 +134,11 @@ class PrometheusSource:
         fresh_s: float,
         labels: Mapping[str, str] = MappingProxyType({}),
         role_labels: Mapping[Role, Mapping[str, str]] = MappingProxyType({}),
-        access: Access | None = None,
-        offset_s: float = 0.0,
+        settings: MetricsSettings | None = None,
     ) -> None:
         self._url, self._query_url = redacted(url).rstrip("/"), _query_url(url)
-        self._http = TextReader(timeout_s, access)
-        self._offset_s = offset_s
+        self._http = TextReader(timeout_s, settings, proxies=True)
+        self._offset_s = 0.0 if settings is None else settings.offset_s
         self._series = ModelSeries(preset, model, role_labels)
         self._names = spellings(self._series.names)
         self._chosen = promql.Chosen(labels=labels, roles=role_labels)

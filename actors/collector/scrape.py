@@ -14,7 +14,7 @@ Gateways as a fleet (`GatewayFleet`): their metrics, and the requests that ours 
 
     what happens                                        health
     refused, too late, status not 200, of all           `down`
-    not Prometheus' text, over 16 MiB                   `down`
+    not Prometheus' text, over `max_answer_mib`         `down`
     no series of this model yet                         `starting`
     one of several does not answer as an interval ends  `partial`, requests NaN
 

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from actors.collector.exposition import SourceDownError
 from actors.collector.interval import HealthStatus
-from actors.collector.pages import Access, TextReader
+from actors.collector.pages import TextReader
 from actors.collector.presets import PRESETS
 from actors.collector.prometheus_source import PrometheusSource
 from headway.config.live import MetricsSettings
@@ -87,8 +87,7 @@ async def source_of(url: str, **settings: Any) -> AsyncIterator[PrometheusSource
         timeout_s=PATIENCE_S,
         fresh_s=30.0,
         labels=given.labels,
-        access=Access.of(given),
-        offset_s=given.offset_s,
+        settings=given,
     )
     try:
         yield source
@@ -220,7 +219,7 @@ async def test_an_answer_without_end_is_cut_off():
 
 
 async def read_over(url: str, **access: Any) -> str:
-    reader = TextReader(PATIENCE_S, Access(**{name: str(value) for name, value in access.items()}))
+    reader = TextReader(PATIENCE_S, MetricsSettings(**{name: str(value) for name, value in access.items()}))
     try:
         return await reader.get(url)
     except SourceDownError as error:

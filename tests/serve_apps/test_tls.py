@@ -18,10 +18,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from actors.collector.exposition import SourceDownError
-from actors.collector.pages import Access, TextReader
+from actors.collector.pages import TextReader
 from actors.collector.presets import PRESETS
 from actors.collector.prometheus_source import PrometheusSource
-from headway.config import ConfigError, HeadwayConfig, TlsSettings
+from headway.config import ConfigError, HeadwayConfig, MetricsSettings, TlsSettings
 from headway_cli.app import run
 from serve_apps import tls
 from serve_apps.gateway.app import make_app
@@ -120,7 +120,7 @@ def test_the_collector_trusts_a_file_and_sends_a_token(pair, tmp_path):
     async def read(path: str, ca_file: Path | None, token_file: Path | None) -> str:
         before = open_files()
         ca, token = (None if file is None else str(file) for file in (ca_file, token_file))
-        reader = TextReader(PATIENCE_S, Access(ca_file=ca, token_file=token))
+        reader = TextReader(PATIENCE_S, MetricsSettings(ca_file=ca, token_file=token))
         try:
             return await reader.get(path)
         finally:
@@ -147,9 +147,9 @@ def test_a_prometheus_behind_https_and_a_key_is_asked_with_both(pair, tmp_path):
     token.write_text("secret\n")
 
     async def fault(server: str, **files: Path) -> str:
-        access = Access(**{name: str(file) for name, file in files.items()})
+        given = MetricsSettings(**{name: str(file) for name, file in files.items()})
         source = PrometheusSource(
-            server, PRESETS["vllm"], "m", timeout_s=PATIENCE_S, fresh_s=5.0, access=access
+            server, PRESETS["vllm"], "m", timeout_s=PATIENCE_S, fresh_s=5.0, settings=given
         )
         before = open_files()
         try:
