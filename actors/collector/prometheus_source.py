@@ -22,7 +22,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isnan
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -57,7 +57,8 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """The answer to `promql.coverage`; NaN for what has no series. `unread` are the targets by instance."""
+    """The answers to `promql.coverage` and `promql.ahead`; NaN for what has no series. `unread` are the
+    targets by instance."""
 
     newest: float = NAN
     ahead: float = NAN
@@ -167,6 +168,7 @@ class PrometheusSource:
                 span_s = end_s - start_s
                 asked = promql.coverage(self._alive, self._counter, self._up, span_s, self._fresh_s)
                 coverage = coverage_of(await self._points(asked, end_s))
+                coverage = replace(coverage, ahead=await self._ahead(end_s))
                 # The machine's clock: what comes after an interval of the past is not ahead.
                 now_s = time.time()
                 health = coverage_health(coverage, end_s, self._fresh_s, self._alive, now_s)
@@ -240,6 +242,14 @@ class PrometheusSource:
     async def close(self) -> None:
         """Close the connections."""
         await self._http.close()
+
+    async def _ahead(self, end_s: float) -> float:
+        """The newest sample that is not yet; NaN without one, and where none may be asked for."""
+        try:
+            found = await self._points(promql.ahead(self._alive), end_s)
+        except SourceDownError:
+            return NAN
+        return found[0].value if found else NAN
 
     async def _samples(self, start_s: float, end_s: float) -> list[RawSeries]:
         """All samples that the interval needs."""

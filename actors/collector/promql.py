@@ -112,12 +112,16 @@ AHEAD_S = 300.0
 """How far ahead of our clock samples are looked for."""
 
 
+def ahead(alive: str) -> str:
+    """Unix seconds of the newest sample, also of those that are not yet by our clock."""
+    return f"max(timestamp({alive} offset -{duration(AHEAD_S)}))"
+
+
 def coverage(alive: str, counter: str, up: str, interval_s: float, fresh_s: float) -> str:
     """What covers the interval, by selectors of what every running system shows, of a counter of requests,
     and of `up`:
 
     newest     Unix seconds of the newest sample of the first
-    ahead      the same of samples that are not yet, by our clock
     known      its series in the last hours
     scraping   series of `up`, or of the first, at the interval's start: whether Prometheus was scraping then
     resumed    series of the counter that go on from a sample too old to be the one the interval begins with
@@ -131,7 +135,6 @@ def coverage(alive: str, counter: str, up: str, interval_s: float, fresh_s: floa
     earlier = f"last_over_time({counter}[{duration(HISTORY_S)}] {start})"
     table = {
         "newest": f"max(timestamp({alive}))",
-        "ahead": f"max(timestamp({alive} offset -{duration(AHEAD_S)}))",
         "known": f"count(last_over_time({alive}[{duration(HISTORY_S)}]))",
         "scraping": " or ".join(
             f"count(last_over_time({each}[{duration(fresh_s)}] {start}))" for each in (up, alive)

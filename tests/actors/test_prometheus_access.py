@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -173,6 +174,28 @@ async def test_the_reason_of_an_error_is_shown():
 
     async with serving(limited) as url, source_of(url) as source:
         assert "HTTP status 422: the query time range exceeds the limit" in (await source.probe()).detail
+
+
+async def test_a_clock_that_is_behind_is_named(prometheus, monkeypatch):
+    # Ours shows the middle of the two minutes whose samples are all there.
+    clock = SimpleNamespace(time=lambda: prometheus.began_s + 60.0)
+    monkeypatch.setattr("actors.collector.prometheus_source.time", clock)
+    async with source_of(prometheus.url) as source:
+        health = (await source.collect(prometheus.began_s + 10, prometheus.began_s + 60)).health
+    assert health.status is HealthStatus.STALE
+    assert "are up to 60 s ahead of our clock: set the clocks" in health.detail
+
+
+async def test_a_server_that_does_not_look_ahead_is_read_all_the_same(prometheus):
+    proxy = Proxy(prometheus)
+
+    async def without(request: web.Request) -> web.StreamResponse:
+        if "offset -" in str((await request.post())["query"]):
+            return web.json_response({"status": "error", "error": "negative offset is disabled"}, status=400)
+        return await proxy.answer(request)
+
+    async with serving(without) as url, source_of(url) as source:
+        assert (await source.collect(prometheus.began_s + 10, prometheus.began_s + 70)).requests == 120.0
 
 
 async def test_credentials_do_not_follow_a_redirect_to_another_host(prometheus):
