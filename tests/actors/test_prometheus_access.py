@@ -40,7 +40,7 @@ class Filled(PrometheusProcess):
         per_second |= {"vllm:request_prompt_tokens_sum": 200}
         per_second |= dict.fromkeys(("vllm:num_requests_running", "vllm:num_requests_waiting"), 0)
         lines = [
-            f"{name}{{{WHERE}}} {count * second} {self.began_s + second}"
+            f'{name}{{{WHERE},engine="0"}} {count * second} {self.began_s + second}'
             for name, count in per_second.items()
             for second in range(0, 121, 5)
         ]
@@ -174,6 +174,13 @@ async def test_the_reason_of_an_error_is_shown():
 
     async with serving(limited) as url, source_of(url) as source:
         assert "HTTP status 422: the query time range exceeds the limit" in (await source.probe()).detail
+
+
+async def test_labels_that_up_lacks_hide_no_traffic(prometheus):
+    async with source_of(prometheus.url, labels={"engine": "0"}) as source:
+        assert (await source.collect(prometheus.began_s + 10, prometheus.began_s + 70)).requests == 120.0
+        health = (await source.collect(prometheus.began_s - 30, prometheus.began_s + 30)).health
+    assert health.status is HealthStatus.STARTING
 
 
 async def test_a_clock_that_is_behind_is_named(prometheus, monkeypatch):
