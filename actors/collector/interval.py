@@ -4,7 +4,7 @@ Requests obey a law of conservation, by whatever they are counted:
 
     arrived = ended, in any way + growth of what waits and runs anywhere
 
-Each side has witnesses of its own: counters of arrivals, of ends, of first tokens, gauges of what is in flight.
+Each side has witnesses of its own: counters of arrivals, ends and first tokens, gauges of what is in flight.
 A first token came to a request that arrived in the interval, or waited for it as it began (WITNESS). Where
 more of them came, requests ended that no counter of ends shows, as vLLM's do whose clients left. Then the
 larger figure counts, and health names both: a plan may rise by it, and does not fall by the smaller one.

@@ -168,8 +168,8 @@ def without_scrapers(raw: Sequence[RawSeries]) -> tuple[list[RawSeries], list[st
     for each in raw:
         labels = dict(each.series.labels)
         scraper = labels_of.setdefault(each.target, {}).setdefault(_scraper(labels), {})
-        for name in labels:
-            scraper.setdefault(name, set()).add(labels[name])
+        for name, value in labels.items():
+            scraper.setdefault(name, set()).add(value)
     several = {target: list(each.values()) for target, each in labels_of.items() if len(each) > 1}
     found: dict[tuple[Target, SeriesId], list[Sequence[tuple[float, float]]]] = {}
     for each in raw:

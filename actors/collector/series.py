@@ -19,7 +19,7 @@ from enum import StrEnum
 from math import isnan
 from typing import NamedTuple
 
-from actors.collector.exposition import INSTANCE, LE, ROLE, Samples, SeriesId, absent, can_be, carries
+from actors.collector.exposition import INSTANCE, LE, ROLE, Samples, SeriesId, can_be, carries
 from actors.collector.interval import NOTHING, Increase, PoolLoad, Quantity
 from actors.collector.presets import Labels, Load, Preset, Series
 from headway.planning import Role
@@ -72,6 +72,7 @@ class Channel:
     where: Labels
     role: Role | None = None
     gauge: bool = False
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,7 @@ class Gauge:
     where: Labels
     role: Role | None = None
     """The role of its engines; None where a label has it."""
+    scale: float = 1.0
 
     @property
     def averaged(self) -> bool:
@@ -110,6 +112,7 @@ class _Feed(NamedTuple):
     group: Group
     part: str
     gauge: bool
+    scale: float
 
 
 class Refused(NamedTuple):
@@ -124,15 +127,14 @@ class ModelSeries:
     """The channels and gauges of a model; `roles` are those that engines are told apart by."""
 
     def __init__(self, preset: Preset, model: str, roles: Iterable[Role] = ()) -> None:
-        self.preset, self.model, self.roles = preset, preset.model(model), tuple(roles)
+        self.preset, self.model, self.roles = preset, model, tuple(roles)
+        self.of_model: Labels = ((preset.model_label, preset.model(model)),)
         self.split = Role.PREFILL in self.roles and Role.DECODE in self.roles
         """True if a request passes from one engine to another."""
         self.alive = SeriesId(preset.alive.name, self._where(preset.alive))
         self.channels = tuple(self._channels())
         self.gauges = tuple(self._gauges(preset.load)) if preset.load else ()
-        self.names = frozenset(
-            {self.alive.name, *(c.name for c in self.channels), *(g.name for g in self.gauges)}
-        )
+        self.names = _spelt(preset, (self.alive, *self.channels, *self.gauges))
         self.in_flight_names = frozenset(c.name for c in self.channels if c.gauge)
         self._counter_names = frozenset(c.name for c in self.channels if not c.gauge)
         self._load_names = frozenset(gauge.name for gauge in self.gauges)
@@ -151,27 +153,26 @@ class ModelSeries:
         name, where = self.alive
         return any(series.name == name and carries(series.labels, where) for series in samples)
 
-    def absent(self, samples: Samples) -> str:
-        """A line that these samples do not have the model, and which models they have."""
-        label, name = self.preset.model_label, self.alive.name
-        return absent(self.model, {dict(s.labels).get(label, "") for s in samples if s.name == name})
+    def spelt(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The names with their other spellings."""
+        return tuple(dict.fromkeys(each for name in names for each in self.names.get(name, (name,))))
 
     def counters(self, samples: Samples) -> dict[Group, dict[str, float]]:
         """The counters, by what is reset together."""
         groups: dict[Group, dict[str, float]] = {}
         for series, value in samples.items():
             if series.name in self._counter_names:
-                for group, part, _ in self._feeds(series):
+                for group, part, _, scale in self._feeds(series):
                     parts = groups.setdefault(group, {})
-                    parts[part] = max(value, parts.get(part, 0.0))
+                    parts[part] = max(value * scale, parts.get(part, 0.0))
         return groups
 
     def in_flight(self, samples: Samples) -> dict[Group, float]:
         """The requests in flight, gauge by gauge."""
         found: dict[Group, float] = {}
         for series, value in samples.items():
-            for group, _, _ in self._feeds(series) if series.name in self.in_flight_names else ():
-                found[group] = max(value, found.get(group, 0.0))
+            for group, _, _, scale in self._feeds(series) if series.name in self.in_flight_names else ():
+                found[group] = max(value * scale, found.get(group, 0.0))
         return found
 
     def refused(self, samples: Samples) -> list[Refused]:
@@ -180,7 +181,7 @@ class ModelSeries:
             Refused(group.quantity, gauge, f"{group.name} of {group.engine or 'all'} is {value:g}")
             for series, value in samples.items()
             if not can_be(value)
-            for group, _, gauge in self._feeds(series)
+            for group, _, gauge, _ in self._feeds(series)
         ]
 
     def load(self, samples: Samples, elapsed_s: float) -> dict[Key, float]:
@@ -191,7 +192,7 @@ class ModelSeries:
         for series, value in samples.items():
             for role, gauge, labels in self._load_of(series) if series.name in self._load_names else ():
                 values = found.setdefault((role, gauge), {})
-                values[labels] = max(value, values.get(labels, 0.0))
+                values[labels] = max(value * gauge.scale, values.get(labels, 0.0))
         gained: dict[Key, float] = {}
         for (role, gauge), values in found.items():
             value = sum(values.values()) / (len(values) if gauge.averaged else 1)
@@ -212,10 +213,12 @@ class ModelSeries:
         return found
 
     def _feed(self, channel: Channel, series: SeriesId) -> _Feed:
-        labels = self._of_engine(series.labels)
-        part = dict(series.labels).get(LE, "") if channel.part is Part.BUCKET else channel.part.value
+        labels, part, scale = self._of_engine(series.labels), channel.part.value, channel.scale
+        if channel.part is Part.BUCKET:
+            part, scale = dict(series.labels).get(LE, ""), 1.0
+            part = part if channel.scale == 1.0 else f"{float(part) * channel.scale:.9g}"
         name = channel.name.removesuffix(f"_{channel.part}")
-        return _Feed(Group(channel.quantity, name, labels, engine_of(labels)), part, channel.gauge)
+        return _Feed(Group(channel.quantity, name, labels, engine_of(labels)), part, channel.gauge, scale)
 
     def _of_engine(self, labels: Labels) -> Labels:
         """The labels without a bucket's bound, and without those of ranks that all show the same."""
@@ -252,6 +255,10 @@ class ModelSeries:
             histogram: Series | None = getattr(preset, quantity.value)
             if histogram is None:
                 continue
+            if histogram.per:
+                names = {Part.COUNT: histogram.per, Part.SUM: histogram.name}
+                table += [(quantity, part, histogram, name, False) for part, name in names.items()]
+                continue
             parts = Part if quantity in WITH_BUCKETS else (Part.COUNT, Part.SUM)
             table += [(quantity, part, histogram, f"{histogram.name}_{part}", False) for part in parts]
         for quantity, part, series, name, gauge in table:
@@ -263,6 +270,7 @@ class ModelSeries:
                     where=self._where(series, role),
                     role=role,
                     gauge=gauge,
+                    scale=1.0 if part is Part.COUNT else series.scale,
                 )
 
     def _gauges(self, load: Load) -> Iterable[Gauge]:
@@ -270,11 +278,11 @@ class ModelSeries:
         for figure, series in figures.items():
             for role in self.roles or (None,) if series.engine else (None,):
                 where = self._where(series, role) if load.by_model else series.where
-                yield Gauge(figure=figure, name=series.name, where=where, role=role)
+                yield Gauge(figure=figure, name=series.name, where=where, role=role, scale=series.scale)
 
     def _where(self, series: Series, role: Role | None = None) -> Labels:
         """The labels that this model's samples of the series carry."""
-        labels = {**dict(series.where), self.preset.model_label: self.model}
+        labels = {**dict(series.where), **dict(self.of_model)}
         return tuple(sorted({**labels, **({ROLE: role.value} if role else {})}.items()))
 
     def _roles_read(self, quantity: Quantity, *, gauge: bool) -> Sequence[Role | None]:
@@ -309,6 +317,17 @@ def pool_loads(added: Mapping[str, Increase]) -> dict[Role, PoolLoad]:
         if not all(isnan(mean) for mean in means.values()):
             loads[role] = PoolLoad(**means)
     return loads
+
+
+def _spelt(preset: Preset, shown: Iterable[SeriesId | Channel | Gauge]) -> Mapping[str, tuple[str, ...]]:
+    """The names of what is shown, each with its other names: a part of a histogram has its part of each."""
+    others = {
+        f"{series.name}{part}": tuple(f"{other}{part}" for other in series.also)
+        for _, series in preset.every()
+        if series.also
+        for part in ("", *(f"_{each.value}" for each in Part))
+    }
+    return {each.name: (each.name, *others.get(each.name, ())) for each in shown}
 
 
 def _load_key(role: Role, figure: str) -> str:

@@ -85,10 +85,6 @@ class Tracker:
         """True if the last read had what every running system of this kind shows."""
         return self._series.shows(self._samples)
 
-    def absent(self) -> str:
-        """A line that the last read does not have the model, and which models it has."""
-        return self._series.absent(self._samples)
-
     def add(
         self,
         samples: Samples,

@@ -14,11 +14,15 @@ from hypothesis import strategies as st
 from actors.collector.exposition import SeriesId
 from actors.collector.increase import Counters, summed
 from actors.collector.interval import HealthStatus, Increase, Measured, PoolLoad, Quantity, assemble
-from actors.collector.presets import DYNAMO, HEADWAY, VLLM, Preset
+from actors.collector.presets import PRESETS, Preset
 from actors.collector.raw_samples import RawSeries, measured_of
 from actors.collector.series import Group, ModelSeries
 from headway.planning import Role
 from tests.actors.collector_cases import Pages
+
+DYNAMO = PRESETS["dynamo"]
+HEADWAY = PRESETS["headway"]
+VLLM = PRESETS["vllm"]
 
 SCRAPE_S, INTERVAL_S, READS = 5.0, 60.0, 12
 RATE = 5.0

@@ -4,9 +4,11 @@ import pytest
 
 from actors.collector.exposition import series_id
 from actors.collector.interval import Measured
-from actors.collector.presets import VLLM
+from actors.collector.presets import PRESETS
 from actors.collector.raw_samples import RawSeries, measured_of, reads
 from actors.collector.series import ModelSeries
+
+VLLM = PRESETS["vllm"]
 
 FRESH_S, GAP_S, BEGINS_S = 30.0, 15.0, 10_000.0
 SERIES = ModelSeries(VLLM, "tiny")

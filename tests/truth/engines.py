@@ -1,7 +1,7 @@
 """Fleets whose every request is known, and the pages of metrics that such engines would show of them.
 
-Names, labels and habits are the systems' own as their sources say (`actors.collector.presets` names them), not
-as our presets have them: a page here is what the other side does.
+Names, labels and habits are the systems' own as their sources say (`actors/collector/presets.yaml` names
+them), not as our presets have them: a page here is what the other side does.
 """
 
 from __future__ import annotations

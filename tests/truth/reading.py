@@ -75,8 +75,8 @@ def write_blocks(directory: Path, fleets: Mapping[str, tuple[Sequence[Target], f
         for target in targets:
             for at_s, (name, labels, value) in target.scraped(until_s):
                 # Other fleets have engines of the same addresses, which a job has not.
-                labels = {**labels, "namespace": namespace, "job": f"{namespace}/{labels['job']}"}
-                line = f"{name}{shown(labels)} {value!r} {BEGIN_S + at_s:.3f}"
+                own = {**labels, "namespace": namespace, "job": f"{namespace}/{labels['job']}"}
+                line = f"{name}{shown(own)} {value!r} {BEGIN_S + at_s:.3f}"
                 by_name.setdefault(name, []).append(line)
     page = directory / "samples.txt"
     # A name's lines stand together, without a type: OpenMetrics allows any name then.
