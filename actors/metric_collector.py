@@ -12,9 +12,11 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from actors.collector.engines import Discovery, EngineFleet, Pods
+from actors.collector.exposition import SourceDownError
 from actors.collector.interval import Health, HealthStatus, Measured, unmeasured
+from actors.collector.inventory import Inventory
 from actors.collector.pages import HttpPages, Pages, ServePages, TextReader
-from actors.collector.presets import PRESETS
+from actors.collector.presets import preset
 from actors.collector.prometheus_source import PrometheusSource
 from actors.collector.scrape import Fleet, GatewayFleet, ScrapeSource
 from actors.collector.series import ModelSeries
@@ -39,6 +41,9 @@ class Source(Protocol):
 
     async def engines(self) -> Mapping[Role, int]:
         """Engines that serve the model now, by role; nothing of a role where that does not show."""
+
+    async def inventory(self) -> Inventory:
+        """What there is of the preset, and what instead. SourceDownError, TimeoutError."""
 
     def status(self) -> dict[str, object]:
         """Address, successes and failures so far, for people."""
@@ -94,6 +99,12 @@ class MetricCollector:
             return False, f"{type(error).__name__} in the collector: {error}"
         return health.status is HealthStatus.OK, health.detail
 
+    async def inventory(self) -> list[str]:
+        """A line for each quantity of the preset: what is there of it; none where nothing can be read."""
+        with suppress(SourceDownError, TimeoutError):
+            return list((await self._running().inventory()).lines)
+        return []
+
     async def engines(self) -> dict[str, int]:
         """Engines that serve the model now, by role; a role of which that does not show is left out."""
         try:
@@ -137,19 +148,19 @@ class MetricCollector:
         if settings.source == "prometheus":
             self._source = PrometheusSource(
                 settings.url or "",
-                PRESETS[settings.preset],
+                preset(settings.preset, settings.overrides),
                 self._config.model,
                 timeout_s=settings.timeout_s,
                 fresh_s=settings.stale_after_s,
                 labels=settings.labels,
                 role_labels={Role(role): labels for role, labels in settings.role_labels.items()},
-                ca_file=settings.ca_file,
-                token_file=settings.token_file,
+                settings=settings,
             )
         else:
             engines = settings.source == "engines"
             roles = tuple(map(Role, settings.engines)) if engines else ()
-            series = ModelSeries(PRESETS[settings.preset], self._config.model, roles)
+            names = preset(settings.preset, settings.overrides)
+            series = ModelSeries(names, self._config.model, roles)
             fleet: Fleet = self._engines(series) if engines else self._gateways(series)
             tracker = Tracker(series, settings.scrape_interval_s)
             source = ScrapeSource(tracker, fleet, self._store, clock=self._clock)
@@ -173,12 +184,14 @@ class MetricCollector:
     def _engines(self, series: ModelSeries) -> EngineFleet:
         settings, pods = self._config.metrics, Pods(self._config.connector.kubernetes)
         engines = {Role(role): each for role, each in settings.engines.items()}
-        discovery = Discovery(engines, pods, timeout_s=settings.timeout_s, clock=self._clock)
+        discovery = Discovery(
+            engines, pods, timeout_s=settings.timeout_s, clock=self._clock, path=series.preset.path
+        )
         return EngineFleet(series, discovery, self._http(), stale_s=settings.stale_after_s, clock=self._clock)
 
     def _http(self) -> TextReader:
         settings = self._config.metrics
-        return TextReader(settings.timeout_s, settings.ca_file, settings.token_file)
+        return TextReader(settings.timeout_s, settings)
 
     async def _read_on(self, source: ScrapeSource) -> None:
         """Reads every `scrape_interval_s` for as long as the actor lives, in MOST_READING of its CPU time."""

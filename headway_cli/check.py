@@ -4,7 +4,7 @@ With `--attach` also one look at the source and the target of a control plane al
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan
 from pathlib import Path
@@ -190,6 +190,8 @@ class Found:
     text: str
     measured: "Measured | None" = None
     replicas: Mapping[str, int] = field(default_factory=dict)
+    series: Sequence[str] = ()
+    """What of the preset is there, quantity by quantity."""
 
 
 def look(config: HeadwayConfig, path: str) -> None:
@@ -203,6 +205,8 @@ def look(config: HeadwayConfig, path: str) -> None:
     asked = (asyncio.run(_source(config)), asyncio.run(_target(config)))
     for what, found in zip(("source", "target"), asked, strict=True):
         print(f"{what}: {found.text}")
+        for line in found.series:
+            print(f"  {line}")
     source, target = asked
     profile = engine_profile(config)
     limits = policy_settings(config, profile).limits
@@ -277,10 +281,10 @@ async def _source(config: HeadwayConfig) -> Found:
     collector = MetricCollector(config.model_dump_json(), store=_KeepsNothing())
     try:
         ok, reason = await collector.ready()
-        status = await collector.status()
+        status, series = await collector.status(), await collector.inventory()
         where = f"{config.metrics.source} {status['url']}, preset {config.metrics.preset}"
         if not ok:
-            return Found(ok=False, text=f"{where}: {reason}")
+            return Found(ok=False, text=f"{where}: {reason}", series=series)
         span_s = LOOK_BACK_S if config.metrics.source == "prometheus" else LOOK_S
         if span_s == LOOK_S:
             await collector.collect(span_s)
@@ -296,12 +300,12 @@ async def _source(config: HeadwayConfig) -> Found:
     )
     if isnan(found.requests):
         text = f"{where}: has {config.model}; the last {span_s:g} s: {found.health.detail}{more}"
-        return Found(ok=True, text=text, replicas=roles)
+        return Found(ok=True, text=text, replicas=roles, series=series)
     isl, osl = (None if isnan(mean) else mean for mean in (found.isl_tokens, found.osl_tokens))
     health = ": ".join(filter(None, (found.health.status, found.health.detail)))
     seen = f"{found.requests:.0f} requests in the last {span_s:g} s, ISL {shown(isl)}, OSL {shown(osl)}"
     text = f"{where}: {config.model}: {seen}; data {health}{more}"
-    return Found(ok=True, text=text, measured=found, replicas=roles)
+    return Found(ok=True, text=text, measured=found, replicas=roles, series=series)
 
 
 async def _target(config: HeadwayConfig) -> Found:

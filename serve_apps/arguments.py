@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 import yaml
 
+from actors.collector.presets import preset
 from headway.config import ConfigError, HeadwayConfig, load_config, resolve_profile
-from headway.config.live import ENGINE_PRESETS
+from headway.config.presets import ENGINE_PRESETS
 from headway.engine.kinds import engine_kind
 
 Topology = Literal["disaggregated", "aggregated"]
@@ -32,6 +33,8 @@ FILE_SETTINGS = (
     "gateway.tls.cert",
     "gateway.tls.key",
     "metrics.ca_file",
+    "metrics.cert_file",
+    "metrics.key_file",
     "metrics.token_file",
     "planner.load_predictor_warmup_trace",
 )
@@ -82,8 +85,12 @@ def control_problems(config: HeadwayConfig) -> list[str]:
 
 
 def _source_problems(config: HeadwayConfig) -> list[str]:
-    """Engines that would be counted twice, or not at all, a line each."""
+    """Engines that would be counted twice, or not at all, and names that do not suffice, a line each."""
     metrics, pools = config.metrics, " and ".join(config.pools)
+    try:
+        preset(metrics.preset, metrics.overrides)
+    except ConfigError as error:
+        return [str(error)]
     if metrics.source == "engines" and set(metrics.engines) != set(config.pools):
         given = " and ".join(metrics.engines)
         return [f"metrics.engines: has {given}, but pools has {pools}: name the engines of each pool"]

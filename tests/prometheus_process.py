@@ -51,9 +51,11 @@ class PrometheusProcess:
     `rules`: a file of rules, of which each group is evaluated once a second too.
     """
 
-    def __init__(self, directory: Path, *targets: str, rules: Path | None = None) -> None:
+    def __init__(
+        self, directory: Path, *targets: str, rules: Path | None = None, retention: str = "15d"
+    ) -> None:
         self._binary = need_prometheus()
-        self._directory = directory
+        self._directory, self._retention = directory, retention
         self.port = free_port()
         self._config = directory / "prometheus.yml"
         self._config.write_text(CONFIG.format(targets=", ".join(f"'{target}'" for target in targets)))
@@ -72,6 +74,7 @@ class PrometheusProcess:
             self._binary,
             f"--config.file={self._config}",
             f"--storage.tsdb.path={self._directory / 'data'}",
+            f"--storage.tsdb.retention.time={self._retention}",
             f"--web.listen-address=127.0.0.1:{self.port}",
             "--log.level=warn",
         ]

@@ -45,8 +45,18 @@ from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from actors.collector.exposition import INSTANCE, ROLE, LineReader, Samples, SourceDownError, redacted
+from actors.collector.exposition import (
+    INSTANCE,
+    ROLE,
+    LineReader,
+    Samples,
+    SourceDownError,
+    metrics_url,
+    parse,
+    redacted,
+)
 from actors.collector.interval import Health, HealthStatus, Measured
+from actors.collector.inventory import Inventory, inventory, shown_of
 from actors.collector.pages import RefusedError, TextReader
 from actors.collector.scrape import Naming, Scrape
 from actors.collector.series import ModelSeries
@@ -103,8 +113,9 @@ class Discovery:
         timeout_s: float,
         clock: Callable[[], float],
         names: Find = resolved,
+        path: str = "/metrics",
     ) -> None:
-        self._engines = engines
+        self._engines, self._path = engines, path
         self._finders: Sequence[tuple[Callable[[EngineAddresses], Any], Find]] = (
             (lambda each: each.dns, names),
             (lambda each: each.selector, pods),
@@ -119,9 +130,13 @@ class Discovery:
         if self._clock() - self._looked_s >= REFRESH_S:
             await self._look()
             self._looked_s = self._clock()
-        given = {url(address): role for role, each in self._engines.items() for address in each.addresses}
-        found = {url(address): role for (role, _), each in self._found.items() for address in each}
-        return {**given, **found}
+        given = [(role, each.addresses) for role, each in self._engines.items()]
+        found = [(role, each) for (role, _), each in self._found.items()]
+        return {self._url(address, role): role for role, each in (*given, *found) for address in each}
+
+    def _url(self, address: str, role: Role) -> str:
+        scheme = "https" if self._engines[role].https else "http"
+        return metrics_url(address if "://" in address else f"{scheme}://{address}", self._path)
 
     async def _look(self) -> None:
         wanted = [
@@ -140,12 +155,6 @@ class Discovery:
             if (role, way) not in self.faults:
                 _log.warning("engines are not looked up: %s", error)
             self.faults[role, way] = str(error)
-
-
-def url(address: str) -> str:
-    """The address of an engine's metrics."""
-    whole = address if "://" in address else f"http://{address}"
-    return whole if whole.rstrip("/").endswith("/metrics") else f"{whole.rstrip('/')}/metrics"
 
 
 class Pods:
@@ -266,6 +275,13 @@ class EngineFleet:
     async def with_requests(self, measured: Measured, read_s: Mapping[str, float]) -> Measured:
         """As it is: engines do not list requests."""
         return measured
+
+    async def inventory(self) -> Inventory:
+        """What the pages of engines that answer show; SourceDownError where none does."""
+        addresses = [address for address, each in self._engines.items() if not each.fault][:AT_ONCE]
+        texts = await asyncio.gather(*map(self._http.get, addresses))
+        samples = [sample for text in texts for sample in parse(text)]
+        return inventory(self._series, shown_of(self._series, samples))
 
     def engines(self) -> Mapping[Role, int]:
         """Engines of the model as of the last read; those that are unread count as they did."""

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from actors.collector.presets import Labels, former
+from actors.collector.presets import Labels
 
 LE = "le"
 """Label with the upper bound of a histogram's bucket."""
@@ -19,7 +19,8 @@ LE = "le"
 INSTANCE, ROLE = "instance", "role"
 """Labels with the engine that a sample was read from, and its role, where several are read."""
 
-MOST_NAMED = 5
+MOST = 2.0**53
+"""Beyond it a double does not count any more: no counter of a running process is there."""
 MOST_HEADS = 100_000
 
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{.*\})?\s*\S+(?:\s+-?\d+)?\s*(?:#.*)?")
@@ -42,27 +43,32 @@ class SeriesId(NamedTuple):
 Samples = Mapping[SeriesId, float]
 
 
+def can_be(value: float) -> bool:
+    """False for what no counter and no gauge of requests shows: NaN, negative, infinite, beyond counting."""
+    return 0 <= value <= MOST
+
+
 def series_id(name: str, labels: Mapping[str, str]) -> SeriesId:
     """A series by its labels in any order."""
     return SeriesId(name, tuple(sorted(labels.items())))
 
 
 def carries(labels: Labels, where: Labels) -> bool:
-    """True if the labels include all of these."""
-    return set(where) <= set(labels)
+    """True if the labels include all of these; a value that begins with `~` is a regular expression."""
+    if set(where) <= set(labels):
+        return True
+    found = dict(labels)
+    return all(
+        re.fullmatch(value[1:], found.get(name, "")) if value.startswith("~") else found.get(name) == value
+        for name, value in where
+    )
 
 
-def metrics_url(address: str) -> str:
-    """The address itself if it ends in /metrics, else /metrics under it."""
-    bare = address.rstrip("/")
-    return bare if bare.endswith("/metrics") else f"{bare}/metrics"
-
-
-def absent(model: str, shown: Iterable[str]) -> str:
-    """A line on a model that metrics do not have, with the models that they have."""
-    others = sorted(filter(None, shown))
-    named = ", ".join(others[:MOST_NAMED]) + (" and more" if len(others) > MOST_NAMED else "")
-    return f"no series of the model {model}" + (f", only of {named}" if named else "")
+def metrics_url(address: str, path: str = "/metrics") -> str:
+    """The address itself if it ends in /metrics, else the path under it; its query stays."""
+    place, mark, query = address.partition("?")
+    bare = place.rstrip("/")
+    return f"{bare if bare.endswith('/metrics') else bare + path}{mark}{query}"
 
 
 def redacted(address: str) -> str:
@@ -73,8 +79,8 @@ def redacted(address: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-def parse(text: str, names: frozenset[str]) -> dict[SeriesId, float]:
-    """The samples with one of these names. `SourceDownError` for what is not the text format."""
+def parse(text: str, names: frozenset[str] | None = None) -> dict[SeriesId, float]:
+    """The samples, all or those with one of the names. `SourceDownError` for what is not the text format."""
     wanted = []
     for line in (line.strip() for line in text.split("\n")):
         if not line or line.startswith("#"):
@@ -82,7 +88,7 @@ def parse(text: str, names: frozenset[str]) -> dict[SeriesId, float]:
         if (found := _SAMPLE.fullmatch(line)) is None:
             raise _unreadable(line)
         # Only these are parsed: a gateway writes a thousand lines and more.
-        if found.group(1) in names:
+        if names is None or found.group(1) in names:
             wanted.append(line)
     try:
         return {
@@ -94,16 +100,16 @@ def parse(text: str, names: frozenset[str]) -> dict[SeriesId, float]:
         raise _unreadable(str(error)) from None
 
 
-def spellings(names: Iterable[str]) -> dict[str, str]:
-    """Every spelling of these names → the name: older versions' names, and `:` written as an underscore."""
-    older = [(each, name) for name in names for each in (former(name), name) if each is not None]
-    return {spelling: name for each, name in older for spelling in (each, each.replace(":", "_"))}
+def spellings(names: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """Every spelling of these names → the name: their other names, and `:` written as an underscore."""
+    every = [(each, name) for name, others in names.items() for each in (*others, name)]
+    return {spelling: name for each, name in every for spelling in (each, each.replace(":", "_"))}
 
 
 class LineReader:
     """Reads page after page of one source; the text before a line's value is parsed once."""
 
-    def __init__(self, names: Iterable[str]) -> None:
+    def __init__(self, names: Mapping[str, Iterable[str]]) -> None:
         self._names = spellings(names)
         self._heads: dict[str, SeriesId | None] = {}
 

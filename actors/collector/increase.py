@@ -27,7 +27,8 @@ count of the one before it. The counters of one process contradict themselves to
 requests are in order, its others may rise and fall by any amount.
 
 Requests in flight are gauges: they gain their change, and one that is gone has fallen to 0. What an engine
-that ended had in flight did arrive, and is not taken back.
+that ended had in flight did arrive, and is not taken back; nor is what left it without being counted, where
+more leave than come between two reads.
 
 Gains become running totals, one snapshot a read (`Ring`): resets and new series are settled once, and any two
 snapshots give the interval between them (`between`). Gauges are kept as integrals over time: their mean in an
@@ -248,14 +249,25 @@ def summed(gained: Mapping[Group, Parts]) -> dict[Key, float]:
 
 def change_in_flight(
     before: Mapping[Group, float], now: Mapping[Group, float], ended: Collection[str] = ()
-) -> dict[Key, float]:
-    """The change of requests in flight; `ended` are engines of which nothing is taken back."""
+) -> dict[str | None, float]:
+    """The change of requests in flight by engine; `ended` are engines of which nothing is taken back."""
     left = {group: value for group, value in before.items() if group.engine not in ended}
-    change: dict[Key, float] = {}
+    change: dict[str | None, float] = {}
     for group in dict.fromkeys([*now, *left]):
-        key = (group.quantity, Part.COUNT)
-        change[key] = change.get(key, 0.0) + now.get(group, 0.0) - left.get(group, 0.0)
+        change[group.engine] = change.get(group.engine, 0.0) + now.get(group, 0.0) - left.get(group, 0.0)
     return change
+
+
+def left_uncounted(ended: Mapping[Group, Parts], change: Mapping[str | None, float], *, apart: bool) -> float:
+    """Requests that are in flight no more, and that no counter shows as ended.
+
+    `apart`: each engine's requests end where they ran; else they pass from engine to engine.
+    """
+    balance = dict(change)
+    for group, parts in ended.items():
+        if group.quantity is Quantity.REQUESTS:
+            balance[group.engine] = balance.get(group.engine, 0.0) + parts.get(Part.COUNT, 0.0)
+    return sum(max(0.0, -each) for each in (balance.values() if apart else [sum(balance.values())]))
 
 
 CAPACITY = 512

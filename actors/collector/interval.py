@@ -1,5 +1,14 @@
 """One interval as measured, how good its data is, and the way there: increases → means, quantiles, health.
 
+Requests obey a law of conservation, by whatever they are counted:
+
+    arrived = ended, in any way + growth of what waits and runs anywhere
+
+Each side has witnesses of its own: counters of arrivals, ends and first tokens, gauges of what is in flight.
+A first token came to a request that arrived in the interval, or waited for it as it began (WITNESS). Where
+more of them came, requests ended that no counter of ends shows, as vLLM's do whose clients left. Then the
+larger figure counts, and health names both: a plan may rise by it, and does not fall by the smaller one.
+
 A number that could not be measured is NaN, and `health` says why. Zero traffic is `requests == 0` with NaN
 latencies and health `ok`. Latencies are seconds, lengths tokens, times Unix seconds.
 
@@ -14,6 +23,8 @@ bound of it).
 quantity missing                        reported as
 arrivals never seen                     NaN, partial
 zero traffic                            requests 0, latencies NaN, ok
+two witnesses that contradict each      the larger, partial: the detail names both
+  other
 a counter that contradicts itself       its quantity NaN, partial: the detail says what it did
 no counter moved, but requests run      requests NaN, partial
 requests but no series of a latency     that latency NaN, partial: the detail names it
@@ -64,7 +75,7 @@ class HealthStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """A status and, unless it is `ok`, one line that says what is wrong and where."""
+    """A status and one line: what is wrong and where, or with `ok` what was put right, mostly nothing."""
 
     status: HealthStatus
     detail: str = ""
@@ -146,6 +157,15 @@ class Measured:
         return max(counts) if counts and isfinite(self.attainment) else NAN
 
 
+def noted(measured: Measured, note: str, status: HealthStatus | None = None) -> Measured:
+    """With one more line in its health, and this status where one is given; as it is without a line."""
+    if not note:
+        return measured
+    health = measured.health
+    detail = "; ".join(filter(None, (health.detail, note)))
+    return replace(measured, health=Health(status=status or health.status, detail=detail))
+
+
 Buckets = Sequence[tuple[float, float]]
 """(upper bound, observations up to it), cumulative as Prometheus keeps them."""
 
@@ -190,6 +210,8 @@ def latency(increase: Increase) -> Latency:
 
 
 NOTHING = Increase()
+WITNESS, FEW, TWICE = 0.02, 3.0, 2.0
+"""Share and number by which witnesses may differ; how many times the mean may wait as an interval begins."""
 AT_THE_END = (Quantity.OSL, Quantity.DURATION, Quantity.TTFT, Quantity.ITL)
 
 
@@ -215,18 +237,29 @@ def assemble(
     *,
     knows_attainment: bool,
     in_flight: float = 0.0,
+    grown: float = NAN,
+    left: float = 0.0,
     steps: Steps = (),
 ) -> Measured:
     """The interval as reported, and its health. A quantity in doubt is as if it had not been seen.
 
-    `in_flight` are the requests that a system without load of pools shows at the interval's end.
+    `in_flight` are the requests in flight at the interval's end, `grown` is by how many they are more than at
+    its start; 0 and NaN where the system does not show them. `left` are those of the requests that no counter
+    shows as ended.
     """
-    if contradiction := _contradiction(seen, load, in_flight):
+    lines = []
+    if left > FEW + WITNESS * seen.get(Quantity.REQUESTS, NOTHING).count:
+        lines.append(f"{left:g} requests left that no counter shows as ended")
+    first = seen.get(Quantity.TTFT, NOTHING)
+    if disagreement := _disagreement(seen, in_flight - grown, end_s - start_s):
+        seen = {**seen, Quantity.REQUESTS: Increase(count=first.count)}
+        lines.append(disagreement)
+    elif contradiction := _contradiction(seen, load, in_flight):
         doubts = {**doubts, Quantity.REQUESTS: contradiction}
     seen = {quantity: increase for quantity, increase in seen.items() if quantity not in doubts}
     health = Health(status=HealthStatus.OK)
     # Counters of one process are mostly in doubt together: the requests' line stands for all.
-    lines = [doubts.get(Quantity.REQUESTS) or next(iter(doubts.values()))] if doubts else []
+    lines += [doubts.get(Quantity.REQUESTS) or next(iter(doubts.values()))] if doubts else []
     if missing := _missing(seen, knows_attainment=knows_attainment):
         lines.append(f"no data for {', '.join(missing)}")
     if lines:
@@ -256,11 +289,26 @@ def assemble(
     return replace(measured, counted=_counted(measured, seen, steps))
 
 
+def _disagreement(seen: Increases, before: float, interval_s: float) -> str:
+    """What first tokens say where they are too many for the requests; `before`: in flight at the start.
+
+    By Little's law as many as `first * TTFT / interval_s` waited for their first token in the mean.
+    """
+    requests, first = seen.get(Quantity.REQUESTS, NOTHING).count, seen.get(Quantity.TTFT, NOTHING)
+    if isnan(before) or isnan(requests) or not first.count > 0:
+        return ""
+    waited = min(before, TWICE * first.count * first.mean / interval_s)
+    if first.count * (1 - WITNESS) - FEW <= max(requests, 0.0) + waited:
+        return ""
+    return (
+        f"first tokens came to {first.count:g} requests, but {requests:g} came by those that ended and the "
+        "change of those in flight: the larger counts"
+    )
+
+
 def _contradiction(seen: Increases, load: Mapping[Role, PoolLoad], in_flight: float) -> str:
     """Why the count of requests cannot be true although each counter is sound; empty if it can."""
     requests = seen.get(Quantity.REQUESTS, NOTHING).count
-    if requests < -0.5:
-        return f"requests in flight fell by {-requests:g} more than requests ended"
     if not requests < 0.5:
         return ""
     running = sum(pool.running for pool in load.values() if pool.running > 0)

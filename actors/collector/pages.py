@@ -11,66 +11,102 @@ name of the process that it is from: another name is another process, whose coun
 """
 
 import asyncio
+import json
 import ssl
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import aiohttp
+from yarl import URL
 
 from actors.collector.exposition import SourceDownError, metrics_url, redacted
 from actors.compat_ray import replica_results
 from actors.names import GATEWAY
+from headway.config.live import MetricsSettings
 
-MOST_BYTES = 16 * 2**20
-TEXT = {"Accept": "text/plain;version=0.0.4"}
+ACCEPT = {"GET": "text/plain;version=0.0.4", "POST": "application/json"}
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+MOST_REDIRECTS = 3
+SAID_BYTES = 2**16
+"""Of an answer with an error, which may say why."""
 
 
 class RefusedError(SourceDownError):
     """The address refuses connections: the process that listened there is gone."""
 
 
-def bearer(token_file: str | None) -> dict[str, str]:
-    """The header with the key in the file; none without a file. SourceDownError: it cannot be read."""
-    if token_file is None:
-        return {}
+def sent(settings: MetricsSettings) -> dict[str, str]:
+    """The headers that the settings send, their files read now. SourceDownError: one cannot be read."""
+    headers = {
+        name: _read(value[1:], f"headers.{name}") if value.startswith("@") else value
+        for name, value in settings.headers.items()
+    }
+    if settings.token_file is not None:
+        headers["Authorization"] = f"Bearer {_read(settings.token_file, 'token_file')}"
+    return headers
+
+
+def trust(settings: MetricsSettings) -> ssl.SSLContext:
+    """What HTTPS goes by. SourceDownError: a file cannot be read."""
     try:
-        token = Path(token_file).read_text(encoding="ascii").strip()
+        trusted = ssl.create_default_context(cafile=settings.ca_file)
+    except OSError as error:
+        raise SourceDownError(f"metrics.ca_file: {settings.ca_file}: {error.strerror or error}") from None
+    trusted.check_hostname = settings.verify == "full"
+    if settings.verify == "none":
+        trusted.verify_mode = ssl.CERT_NONE
+    if settings.cert_file is not None:
+        try:
+            trusted.load_cert_chain(settings.cert_file, settings.key_file)
+        except OSError as error:
+            raise SourceDownError(f"metrics.cert_file: {settings.cert_file}: {error.strerror}") from None
+    return trusted
+
+
+def _read(path: str, setting: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii").strip()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise SourceDownError(f"metrics.token_file: {token_file}: {reason}") from None
-    return {"Authorization": f"Bearer {token}"}
+        raise SourceDownError(f"metrics.{setting}: {path}: {reason}") from None
 
 
 class TextReader:
-    """GETs. Every failure of HTTP is a `SourceDownError`."""
+    """Asks over HTTP, as the settings say. Every failure is a `SourceDownError`.
 
-    def __init__(self, timeout_s: float, ca_file: str | None = None, token_file: str | None = None) -> None:
-        self._timeout_s = timeout_s
-        self._ca_file, self._token_file = ca_file, token_file
+    `proxies`: those of the environment count.
+    """
+
+    def __init__(
+        self, timeout_s: float, settings: MetricsSettings | None = None, *, proxies: bool = False
+    ) -> None:
+        self._timeout_s, self._proxies = timeout_s, proxies
+        self._settings = MetricsSettings() if settings is None else settings
+        self._most_mib = self._settings.max_answer_mib
         self._session: aiohttp.ClientSession | None = None
 
     async def get(self, url: str) -> str:
         """The body."""
-        if self._session is None:
-            # A connection each read, as servers drop idle ones at moments of their own.
-            self._session = self._opened()
-        headers = {**TEXT, **bearer(self._token_file)}
+        return (await self._asked("GET", url)).decode("utf-8", "replace")
+
+    async def post(self, url: str, form: Mapping[str, str]) -> bytes:
+        """The body that a form is answered with."""
+        return await self._asked("POST", url, form)
+
+    async def _asked(self, method: str, url: str, form: Mapping[str, str] | None = None) -> bytes:
         try:
-            async with asyncio.timeout(self._timeout_s), self._session.get(url, headers=headers) as response:
-                if response.status != 200:
-                    raise SourceDownError(f"HTTP status {response.status}")
-                body = bytearray()
-                async for piece in response.content.iter_chunked(2**16):
-                    body += piece
-                    if len(body) > MOST_BYTES:
-                        raise SourceDownError(f"over {MOST_BYTES} bytes")
-                return body.decode("utf-8", "replace")
+            address = URL(url)
+        except ValueError:
+            address = URL()
+        if address.scheme not in ("http", "https") or not address.host:
+            raise SourceDownError("is not an http address")
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._answer(method, address, form)
         except TimeoutError:
             raise SourceDownError(f"no answer within {self._timeout_s:g} s") from None
-        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
-            # Their text is the whole address, with the credentials in it.
-            raise SourceDownError("is not an http address") from None
         except aiohttp.ClientConnectorError as error:
             refused = isinstance(error.os_error, ConnectionRefusedError)
             kind = RefusedError if refused else SourceDownError
@@ -78,18 +114,54 @@ class TextReader:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise SourceDownError(f"{type(error).__name__}: {str(error)[:200]}") from None
 
-    def _opened(self) -> aiohttp.ClientSession:
-        try:
-            trusted = ssl.create_default_context(cafile=self._ca_file)
-        except OSError as error:
-            raise SourceDownError(f"metrics.ca_file: {self._ca_file}: {error.strerror or error}") from None
-        connector = aiohttp.TCPConnector(force_close=True, limit=0, ssl=trusted)
-        return aiohttp.ClientSession(connector=connector)
+    async def _answer(self, method: str, address: URL, form: Mapping[str, str] | None) -> bytes:
+        """The body, after redirects within the host: to others neither key nor password is sent."""
+        if self._session is None:
+            # A connection each read, as servers drop idle ones at moments of their own.
+            connector = aiohttp.TCPConnector(force_close=True, limit=0, ssl=trust(self._settings))
+            self._session = aiohttp.ClientSession(connector=connector, trust_env=self._proxies)
+        headers = {"Accept": ACCEPT[method], **sent(self._settings)}
+        if address.user is not None and "Authorization" not in headers:
+            known = f"{address.user}:{address.password or ''}".encode()
+            headers["Authorization"] = f"Basic {b64encode(known).decode()}"
+        place = address.with_user(None)
+        for _ in range(MOST_REDIRECTS):
+            asked = self._session.request(method, place, data=form, headers=headers, allow_redirects=False)
+            async with asked as response:
+                if response.status not in REDIRECTS:
+                    return await self._body(response)
+                further = place.join(URL(response.headers.get("Location", "")))
+            if further.host != place.host or (place.scheme, further.scheme) == ("https", "http"):
+                there = f"{further.scheme}://{further.host}"
+                raise SourceDownError(f"redirects to {there}, which is not asked: set its address instead")
+            place = further
+        raise SourceDownError(f"redirects {MOST_REDIRECTS} times")
+
+    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
+        failed, body = response.status != 200, bytearray()
+        async for piece in response.content.iter_chunked(2**16):
+            body += piece
+            if failed and len(body) >= SAID_BYTES:
+                break
+            if len(body) > self._most_mib * 2**20:
+                most = f"{self._most_mib:g} MiB (metrics.max_answer_mib)"
+                raise SourceDownError(f"the answer is over {most}: narrow it, or raise that")
+        if failed:
+            raise SourceDownError(f"HTTP status {response.status}{_said(body)}")
+        return bytes(body)
 
     async def close(self) -> None:
         """Close the connections."""
         if self._session is not None:
             await self._session.close()
+
+
+def _said(body: bytes | bytearray) -> str:
+    """The reason in an error of Prometheus' API, or nothing."""
+    try:
+        return f": {str(json.loads(body)['error'])[:200]}"
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 class Page(NamedTuple):

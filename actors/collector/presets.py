@@ -1,27 +1,13 @@
 """The meaning of metric names for each kind of system that we can read, and the series that follow from it.
 
-All sources read this one table; `series` has what follows from it for one model.
+The names are data: `presets.yaml` beside this module, changed by `metrics.overrides`. All sources read them;
+`series` has what follows from them for one model.
 
-`NAME` of a histogram stands for `NAME_bucket`, `NAME_sum` and `NAME_count`. Where a system counts no
-arrivals, they follow from conservation: arrivals = requests that ended + change of the requests in flight,
-both read in one scrape.
+Where a system counts no arrivals, they follow from conservation: arrivals = requests that ended + change of
+the requests in flight, both read in one scrape.
 
-Sources of the names:
-    headway   our own gateway, `docs/reference/metrics.md`
-    dynamo    ai-dynamo/dynamo, `prometheus_names.rs` and `http/service/metrics.rs`: input length and TTFT are
-              observed at the first token, duration and output length of every request at its end, failed
-              ones too; the model's name is in lower case
-    vllm      vLLM 0.32 as run (`vllm:` names of its V1 engine); lengths are observed at a request's end;
-              names of versions before 0.11 as vLLM's pull requests 18354, 24110 and 29330 say (`former`)
-    sglang    sgl-project/sglang, `metrics_collector.py`; the two length histograms need
-              `--collect-tokens-histogram` on versions that have that flag
-    llm-d     llm-d/llm-d-router, the endpoint picker's `llm_d_epp_` names as its documentation lists them,
-              which count requests as they come; queue and load from the `vllm:` names of its engines
-    ray-serve-llm    vLLM 0.32's `ray_wrappers.py` and Ray 2.60's dashboards for Serve LLM: vLLM's names with
-              `ray_` in front, the colon as an underscore where Ray exports by OpenTelemetry
-
-vLLM, SGLang and Ray Serve LLM report per engine. With separate prefill and decode engines each request passes
-two of them. Where their series are told apart by role, each quantity is read where it is whole:
+Engines report by themselves. With separate prefill and decode engines each request passes two of them. Where
+their series are told apart by role, each quantity is read where it is whole:
 
     queue, TTFT and cached tokens                       prefill engines
     what ends, lengths, duration and ITL                decode engines
@@ -32,12 +18,21 @@ headway (label `role`) and SGLang (`engine_type`); else vLLM engines count as mi
 load of pools.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
 
+from headway.config import ConfigError
+from headway.config.models import read_yaml
+from headway.config.presets import PresetSettings, SeriesSettings
 from headway.planning import Role
 
 Labels = tuple[tuple[str, str], ...]
+
+UNITS: Mapping[str, float] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "share": 1.0, "percent": 1e-2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +43,12 @@ class Series:
     where: Labels = ()
     engine: bool = False
     """True if each engine has one."""
+    also: tuple[str, ...] = ()
+    """Other names of the same samples."""
+    per: str = ""
+    """The counter of requests that this counter of tokens is divided by; empty for a histogram."""
+    scale: float = 1.0
+    """What a value is multiplied by, for seconds or a share of 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,6 @@ class Preset:
 
     name: str
     model_label: str
-    lower_case_model: bool = False
     alive: Series
     requests: tuple[Series, ...]
     in_flight: tuple[Series, ...] = ()
@@ -89,140 +89,139 @@ class Preset:
     cached: Series | None = None
     """A counter of prompt tokens that were not computed again."""
     load: Load | None = None
+    replicated: tuple[str, ...] = ()
+    """Labels of ranks that each show the figures of their whole engine."""
+    prefix: str = ""
+    path: str = "/metrics"
+    """Where an engine shows its metrics."""
+    labelled_model: str = ""
+    """The label's value if it is not the model's name."""
+    any_case: bool = False
 
     def model(self, name: str) -> str:
-        """The model's name as this system labels it."""
-        return name.lower() if self.lower_case_model else name
+        """The value of the model's label; what begins with `~` is a regular expression."""
+        if self.labelled_model or not self.any_case:
+            return self.labelled_model or name
+        return f"~(?i:{re.escape(name)})"
+
+    def every(self) -> Iterator[tuple[str, Series]]:
+        """Each series with its quantity."""
+        for quantity in ("requests", "in_flight"):
+            yield from ((quantity, series) for series in getattr(self, quantity))
+        for quantity in (*SINGLE, "alive"):
+            if (series := getattr(self, quantity)) is not None:
+                yield quantity, series
+        for figure in FIGURES if self.load else ():
+            yield figure, getattr(self.load, figure)
 
 
-def _series(name: str, **where: str) -> Series:
-    return Series(name=name, where=tuple(where.items()))
+SINGLE = ("completed", "met", "missed", "isl", "osl", "duration", "ttft", "itl", "queue", "cached")
+OPTIONAL = frozenset({"met", "missed", "queue", "cached"})
+FIGURES = ("running", "waiting", "kv_usage")
+Tree = dict[str, Any]
 
 
-def _engine(name: str) -> Series:
-    return Series(name=name, engine=True)
-
-
-HEADWAY = Preset(
-    name="headway",
-    model_label="model",
-    alive=_series("headway_request_arrivals_total"),
-    requests=(_series("headway_request_arrivals_total"),),
-    completed=_series("headway_requests_total", outcome="ok"),
-    met=_series("headway_slo_requests_total", met="true"),
-    missed=_series("headway_slo_requests_total", met="false"),
-    isl=_series("headway_arrival_input_tokens"),
-    osl=_series("headway_request_output_tokens", outcome="ok"),
-    duration=_series("headway_request_duration_seconds", outcome="ok"),
-    ttft=_series("headway_time_to_first_token_seconds"),
-    itl=_series("headway_inter_token_latency_seconds"),
-    load=Load(
-        running=_series("headway_replica_running_requests"),
-        waiting=_series("headway_replica_waiting_requests"),
-        kv_usage=_series("headway_replica_kv_usage"),
-        by_model=False,
-        role_label="role",
-    ),
-)
-
-DYNAMO = Preset(
-    name="dynamo",
-    model_label="model",
-    lower_case_model=True,
-    alive=_series("dynamo_frontend_inflight_requests"),
-    requests=(_series("dynamo_frontend_requests_total"),),
-    in_flight=(_series("dynamo_frontend_inflight_requests"),),
-    completed=_series("dynamo_frontend_requests_total", status="success"),
-    isl=_series("dynamo_frontend_input_sequence_tokens"),
-    osl=_series("dynamo_frontend_output_sequence_tokens"),
-    duration=_series("dynamo_frontend_request_duration_seconds"),
-    ttft=_series("dynamo_frontend_time_to_first_token_seconds"),
-    itl=_series("dynamo_frontend_inter_token_latency_seconds"),
-    cached=_series("dynamo_frontend_cached_tokens_sum"),
-)
-
-
-def _vllm(name: str, prefix: str) -> Preset:
-    """vLLM's names behind a prefix."""
-    running, waiting = _engine(f"{prefix}num_requests_running"), _engine(f"{prefix}num_requests_waiting")
-    ended = _engine(f"{prefix}request_success_total")
+def preset(name: str, overrides: PresetSettings | None = None) -> Preset:
+    """The preset of that name with these overrides. ConfigError: they leave it without what it needs."""
+    tree = _over(_tree(name), {} if overrides is None else overrides.model_dump())
+    series: Mapping[str, tuple[Tree, ...]] = tree["series"]
+    shown = {key: tuple(_series(tree, key, one) for one in every) for key, every in series.items() if every}
+    wanted = {*SINGLE, "requests", "alive"} - OPTIONAL
+    wanted |= set(FIGURES) if any(figure in shown for figure in FIGURES) else set()
+    nameless = [key for key, every in shown.items() if not all(one.name for one in every)]
+    if missing := [*sorted(wanted - shown.keys()), *nameless]:
+        raise ConfigError(
+            f"metrics.overrides.series: with preset {name} needs a name of {', '.join(missing)}"
+        )
+    fields: Tree = {key: tree[key] for key in ("prefix", "path", "any_case", "replicated") if key in tree}
+    fields |= {key: shown[key][0] for key in (*SINGLE, "alive") if key in shown}
+    if "running" in shown:
+        roles = {label: Role(role) for label, role in tree.get("roles", {}).items()}
+        load: Tree = {figure: shown[figure][0] for figure in FIGURES} | ({"roles": roles} if roles else {})
+        by_model, role_label = tree.get("by_model", True), tree.get("role_label") or None
+        fields["load"] = Load(**load, by_model=by_model, role_label=role_label)
     return Preset(
         name=name,
-        model_label="model_name",
-        alive=running,
-        requests=(ended,),
-        in_flight=(running, waiting),
-        completed=ended,
-        isl=_engine(f"{prefix}request_prompt_tokens"),
-        osl=_engine(f"{prefix}request_generation_tokens"),
-        duration=_engine(f"{prefix}e2e_request_latency_seconds"),
-        ttft=_engine(f"{prefix}time_to_first_token_seconds"),
-        itl=_engine(f"{prefix}inter_token_latency_seconds"),
-        queue=_engine(f"{prefix}request_queue_time_seconds"),
-        cached=_engine(f"{prefix}prefix_cache_hits_total"),
-        load=Load(running=running, waiting=waiting, kv_usage=_engine(f"{prefix}kv_cache_usage_perc")),
+        model_label=tree["model_label"],
+        requests=shown["requests"],
+        in_flight=shown.get("in_flight", ()),
+        labelled_model=tree.get("model", ""),
+        **fields,
     )
 
 
-VLLM = _vllm("vllm", "vllm:")
-RAY_SERVE_LLM = _vllm("ray-serve-llm", "ray_vllm:")
-
-LLM_D = Preset(
-    name="llm-d",
-    model_label="model_name",
-    # Its own counters begin with the first request.
-    alive=VLLM.alive,
-    requests=(_series("llm_d_epp_request_total"),),
-    completed=_series("llm_d_epp_request_duration_seconds_count"),
-    isl=_series("llm_d_epp_request_input_tokens"),
-    osl=_series("llm_d_epp_request_output_tokens"),
-    duration=_series("llm_d_epp_request_duration_seconds"),
-    ttft=_series("llm_d_epp_request_ttft_seconds"),
-    itl=_series("llm_d_epp_request_streaming_itl_seconds"),
-    queue=VLLM.queue,
-    cached=_series("llm_d_epp_request_cached_tokens_sum"),
-    load=VLLM.load,
-)
-
-SGLANG = Preset(
-    name="sglang",
-    model_label="model_name",
-    alive=_engine("sglang:num_running_reqs"),
-    requests=(_engine("sglang:num_requests_total"),),
-    in_flight=(_engine("sglang:num_running_reqs"), _engine("sglang:num_queue_reqs")),
-    completed=_engine("sglang:num_requests_total"),
-    isl=_engine("sglang:prompt_tokens_histogram"),
-    osl=_engine("sglang:generation_tokens_histogram"),
-    duration=_engine("sglang:e2e_request_latency_seconds"),
-    ttft=_engine("sglang:time_to_first_token_seconds"),
-    itl=_engine("sglang:inter_token_latency_seconds"),
-    queue=_engine("sglang:queue_time_seconds"),
-    cached=_engine("sglang:cached_tokens_total"),
-    load=Load(
-        running=_engine("sglang:num_running_reqs"),
-        waiting=_engine("sglang:num_queue_reqs"),
-        kv_usage=_engine("sglang:token_usage"),
-        role_label="engine_type",
-        roles={"unified": Role.MIXED, "prefill": Role.PREFILL, "decode": Role.DECODE},
-    ),
-)
-
-FORMER = {
-    "inter_token_latency_seconds": "time_per_output_token_seconds",
-    "kv_cache_usage_perc": "gpu_cache_usage_perc",
-}
-"""vLLM's names before 0.11, by those of today; versions around it show both, with the same values."""
+@cache
+def _table() -> Mapping[str, Tree]:
+    return read_yaml(Path(__file__).with_name("presets.yaml"))
 
 
-def former(name: str) -> str | None:
-    """The name of the same samples in older versions of vLLM; None where it did not change."""
-    prefix, found, own = name.partition("vllm:")
-    for today, before in FORMER.items() if found else ():
-        if own == today or own.startswith(f"{today}_"):
-            return f"{prefix}{found}{before}{own.removeprefix(today)}"
-    return None
+def _tree(name: str) -> Tree:
+    """A preset of the file, with the one that it is like."""
+    entry = dict(_table()[name])
+    like = entry.pop("like", None)
+    given = PresetSettings.model_validate(entry).model_dump()
+    return given if like is None else _over(_tree(like), given)
 
 
-PRESETS: Mapping[str, Preset] = {
-    preset.name: preset for preset in (HEADWAY, DYNAMO, VLLM, SGLANG, LLM_D, RAY_SERVE_LLM)
-}
+def _over(base: Tree, given: Tree) -> Tree:
+    """The base with another prefix, and what is given in place of its own."""
+    before: str = base["prefix"]
+    prefix: str = given.get("prefix", before)
+
+    def renamed(name: str) -> str:
+        return prefix + name.removeprefix(before) if name and name.startswith(before) else name
+
+    series = {
+        key: tuple(
+            one
+            | {each: renamed(one[each]) for each in ("name", "per") if each in one}
+            | {"also": tuple(map(renamed, one.get("also", ())))}
+            for one in every
+        )
+        for key, every in base["series"].items()
+    }
+    for key, every in given.get("series", {}).items():
+        known = series.get(key, ())
+        alike = len(known) == len(every)
+        series[key] = tuple(
+            # Another name has no former ones.
+            ({} if "name" in one else known[place]) | one if alike else one
+            for place, one in enumerate(every)
+        )
+    return {**base, **given, "series": series}
+
+
+def _series(tree: Tree, quantity: str, given: Tree) -> Series:
+    one = SeriesSettings.model_validate(given)
+    return Series(
+        name=one.name,
+        where=tuple(one.where.items()),
+        engine=tree.get("engine", False) and quantity not in tree.get("fleet", ()),
+        also=one.also,
+        per=one.per,
+        scale=UNITS[one.unit],
+    )
+
+
+class _Presets(Mapping[str, Preset]):
+    """The presets by name, read when they are first asked for."""
+
+    def __getitem__(self, name: str) -> Preset:
+        if name not in _table():
+            raise KeyError(name)
+        return _made(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_table())
+
+    def __len__(self) -> int:
+        return len(_table())
+
+
+@cache
+def _made(name: str) -> Preset:
+    return preset(name)
+
+
+PRESETS: Mapping[str, Preset] = _Presets()
+"""The ways in which we read systems."""

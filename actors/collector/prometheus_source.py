@@ -1,12 +1,15 @@
 """The source behind a Prometheus: raw samples of an interval, measured by the law of all sources.
 
-The client is synchronous: queries run on a few threads of our own, and all of an interval share one deadline
-(`timeout_s`), after which the threads are left to the client's own timeout. There are no retries: the next
-interval is the retry.
+All queries of an interval share one deadline (`timeout_s`). There are no retries: the next interval is the
+retry. Each query carries the labels that the settings choose, `up` too: it has the labels of its target. Only
+where nothing is found one more looks without them, to say what is there.
 
     what happens                                          health
-    refused, too late, HTTP error, not an answer          `down`
-    earlier queries still hang on every thread            `down`, at the deadline
+    refused, too late, too long, HTTP error, redirected   `down`
+      to another host, not an answer
+    only a part could be asked (Thanos, Mimir,            `partial`, requests NaN
+      VictoriaMetrics: a warning)
+    samples are ahead of our clock                        `stale`
     no series of this model                               `starting`
     newest sample too old, target gone                    `stale`
     Prometheus, or the target, was away at the start      `starting` until an interval is covered whole
@@ -16,27 +19,36 @@ interval is the retry.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from math import isnan
-from pathlib import Path
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf, isnan
 from types import MappingProxyType
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit, urlunsplit
 
 from actors.collector import promql
-from actors.collector.exposition import INSTANCE, ROLE, SourceDownError, absent, redacted, spellings
-from actors.collector.interval import NAN, Health, HealthStatus, Measured, Quantity, unmeasured
-from actors.collector.pages import bearer
-from actors.collector.presets import PRESETS, Load, Preset
-from actors.collector.raw_samples import RawSeries, measured_of, not_an_answer, raw_series
+from actors.collector.exposition import INSTANCE, ROLE, SourceDownError, redacted, spellings
+from actors.collector.interval import NAN, Health, HealthStatus, Measured, Quantity, noted, unmeasured
+from actors.collector.inventory import Inventory, inventory, model_labels, named_model, patterns
+from actors.collector.pages import TextReader
+from actors.collector.presets import Load, Preset
+from actors.collector.raw_samples import (
+    Lag,
+    RawSeries,
+    measured_of,
+    not_an_answer,
+    raw_series,
+    without_scrapers,
+)
 from actors.collector.series import ModelSeries, role_of
+from headway.config.live import MetricsSettings
 from headway.planning import Role
 from headway.words import plural
 
-THREADS = 4
-ALIVE = tuple(dict.fromkeys((preset.alive.name, preset.model_label) for preset in PRESETS.values()))
-"""What every running system of some kind shows, and its label with the model."""
+SKEW_S = 10.0
+"""A clock that differs by more is named."""
 COUNTED_S = 2.0
 """Between two counts of the engines, which the planner asks for more often."""
 MOST_NAMED = 3
@@ -52,9 +64,11 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """The answer to `promql.coverage`; NaN for what has no series. `unread` are the targets by instance."""
+    """The answers to `promql.coverage` and `promql.ahead`; NaN for what has no series. `unread` are the
+    targets by instance."""
 
     newest: float = NAN
+    ahead: float = NAN
     known: float = NAN
     scraping: float = NAN
     resumed: float = NAN
@@ -82,16 +96,18 @@ def coverage_of(answer: Iterable[Point]) -> Coverage:
     return Coverage(**figures, unread=tuple(sorted(unread)))
 
 
-def coverage_health(coverage: Coverage, end_s: float, fresh_s: float, sought: str) -> Health:
+def coverage_health(
+    coverage: Coverage, end_s: float, fresh_s: float, sought: str, now_s: float = -inf
+) -> Health:
     """`ok` if the interval can be measured at all, else why it cannot."""
+    ahead_s = coverage.ahead - (end_s if isnan(coverage.known) else max(end_s, now_s))
+    if ahead_s > SKEW_S:
+        detail = f"samples of {sought} are up to {ahead_s:.0f} s ahead of our clock: set the clocks"
+        return Health(status=HealthStatus.STALE, detail=detail)
     if isnan(coverage.known):
         return Health(status=HealthStatus.STARTING, detail=f"Prometheus has no series {sought}")
-    age_s = end_s - coverage.newest
-    if isnan(age_s):
-        return Health(status=HealthStatus.STALE, detail=f"{sought} is no longer scraped")
-    if age_s > fresh_s:
-        detail = f"the newest sample of {sought} is {age_s:.1f} s old (stale_after_s {fresh_s:g})"
-        return Health(status=HealthStatus.STALE, detail=detail)
+    if late := _late(end_s - coverage.newest, fresh_s):
+        return Health(status=HealthStatus.STALE, detail=f"{sought} {late}")
     if isnan(coverage.scraping) or coverage.scraping < 1:
         detail = "Prometheus was not scraping when the interval began"
         return Health(status=HealthStatus.STARTING, detail=detail)
@@ -101,10 +117,19 @@ def coverage_health(coverage: Coverage, end_s: float, fresh_s: float, sought: st
     return Health(status=HealthStatus.OK)
 
 
+def _late(age_s: float, fresh_s: float) -> str:
+    if isnan(age_s):
+        return "is no longer scraped, or a clock is minutes behind ours"
+    if age_s > fresh_s:
+        age = f"has a newest sample that is {age_s:.1f} s old (stale_after_s {fresh_s:g})"
+        return f"{age}: samples come late (metrics.offset_s), or a clock is behind ours"
+    return ""
+
+
 class PrometheusSource:
     """Queries one Prometheus for one model. `fresh_s` is the age at which a sample stops counting.
 
-    `ca_file` has the authorities to trust, `token_file` the key to send, which is read for each query.
+    The settings say how it is asked, and how long before now intervals end (`offset_s`).
     """
 
     def __init__(
@@ -117,59 +142,86 @@ class PrometheusSource:
         fresh_s: float,
         labels: Mapping[str, str] = MappingProxyType({}),
         role_labels: Mapping[Role, Mapping[str, str]] = MappingProxyType({}),
-        ca_file: str | None = None,
-        token_file: str | None = None,
+        settings: MetricsSettings | None = None,
     ) -> None:
-        self._url = url.rstrip("/")
-        self._ca_file, self._token_file = ca_file, token_file
+        self._url, self._query_url = redacted(url).rstrip("/"), _query_url(url)
+        self._http = TextReader(timeout_s, settings, proxies=True)
+        self._offset_s = 0.0 if settings is None else settings.offset_s
         self._series = ModelSeries(preset, model, role_labels)
         self._names = spellings(self._series.names)
         self._chosen = promql.Chosen(labels=labels, roles=role_labels)
         name, where = self._series.alive
-        self._alive = promql.selector([name], self._chosen.where(where))
+        self._alive = promql.selector(self._series.spelt([name]), self._chosen.where(where))
         requests = next(c for c in self._series.channels if c.quantity is Quantity.REQUESTS and not c.gauge)
         of_model = tuple(label for label in requests.where if label[0] != ROLE)
-        self._counter = promql.selector([requests.name], self._chosen.where(of_model, requests.role))
+        self._counter = promql.selector(
+            self._series.spelt([requests.name]), self._chosen.where(of_model, requests.role)
+        )
         self._timeout_s = timeout_s
         self._fresh_s = fresh_s
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="promql")
-        self._client: Any = None
+        self._up = promql.selector(["up"], self._chosen.where(()))
+        self._warning = ""
         self._queries = 0
         self._failures = 0
         self._engines: Mapping[Role, int] = {}
         self._counted_s = float("-inf")
+        self._lag = Lag()
 
     async def collect(self, start_s: float, end_s: float) -> Measured:
         """The interval, or why it could not be measured."""
+        start_s, end_s = start_s - self._offset_s, end_s - self._offset_s
+        self._warning = ""
         try:
             async with asyncio.timeout(self._timeout_s):
-                asked = promql.coverage(self._alive, self._counter, end_s - start_s, self._fresh_s)
+                reach_s = end_s - start_s + self._lag.seconds
+                asked = promql.coverage(self._alive, self._counter, self._up, reach_s, self._fresh_s)
                 coverage = coverage_of(await self._points(asked, end_s))
-                health = coverage_health(coverage, end_s, self._fresh_s, self._alive)
+                coverage = replace(coverage, ahead=await self._ahead(end_s))
+                # The machine's clock: what comes after an interval of the past is not ahead.
+                now_s = time.time()
+                # Samples that are late, but come, are good.
+                late_s = end_s - start_s if self._lag.advances(coverage.newest, end_s) else 0.0
+                health = coverage_health(coverage, end_s, self._fresh_s + late_s, self._alive, now_s)
                 if health.status is not HealthStatus.OK:
                     return unmeasured(start_s, end_s, health.status, health.detail)
-                raw = await self._samples(start_s, end_s)
+                asked_from_s = end_s - reach_s - self._fresh_s - late_s
+                raw, several = without_scrapers(await self._samples(asked_from_s, end_s))
         except (SourceDownError, TimeoutError) as error:
             return unmeasured(start_s, end_s, HealthStatus.DOWN, self._failed(error))
-        doubts = {Quantity.REQUESTS: _cannot_be_scraped(coverage.unread)} if coverage.unread else {}
+        doubt = _cannot_be_scraped(coverage.unread) if coverage.unread else self._warning
+        doubts = {Quantity.REQUESTS: doubt} if doubt else {}
         # A large fleet's samples take a second or two, which no other call has to wait for.
-        return await asyncio.to_thread(
-            measured_of, self._series, raw, (start_s, end_s), self._fresh_s, doubts
-        )
+        if (known_s := self._lag.span(raw, (start_s, end_s), self._fresh_s)) is None:
+            late = f"samples come {self._lag.seconds:g} s late, later than before"
+            return unmeasured(start_s, end_s, HealthStatus.STARTING, late)
+        measured = await asyncio.to_thread(measured_of, self._series, raw, known_s, self._fresh_s, doubts)
+        return noted(measured, _scraped_again(several))
 
     async def probe(self) -> Health:
         """`ok` if Prometheus answers and has this model's series."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 found = await self._points(f"count({self._alive})", None)
-                others = [] if found else await self._points(promql.anything(ALIVE), None)
+                instead = "" if found else (await self.inventory()).instead
         except (SourceDownError, TimeoutError) as error:
             return Health(status=HealthStatus.DOWN, detail=self._failed(error))
         if not found:
-            shown = absent(self._series.model, map(self._known, others))
-            detail = f"Prometheus has {shown}; asked: {self._alive}"
+            detail = f"Prometheus has {instead}; asked: {self._alive}"
             return Health(status=HealthStatus.STARTING, detail=detail)
         return Health(status=HealthStatus.OK)
+
+    async def inventory(self) -> Inventory:
+        """What there is of the preset, with the chosen labels or else without them. SourceDownError."""
+        names, by = patterns(self._series), model_labels(self._series)
+        place, where = "", self._chosen.where(())
+        found = await self._points(promql.anything(names, by, where), None)
+        if where and not found:
+            place, found = " without these labels", await self._points(promql.anything(names, by, ()), None)
+        shown: dict[tuple[str, str], int] = {}
+        for point in found:
+            key = point.labels.get("__name__", ""), named_model(self._series, point.labels)
+            shown[key] = shown.get(key, 0) + int(point.value)
+        return inventory(self._series, shown, place if found else "")
 
     async def engines(self) -> Mapping[Role, int]:
         """Engines with a fresh sample; none where they are not told apart or Prometheus does not answer."""
@@ -179,14 +231,16 @@ class PrometheusSource:
         now_s = asyncio.get_running_loop().time()
         if now_s - self._counted_s >= COUNTED_S:
             self._counted_s = now_s
-            model = ((self._series.preset.model_label, self._series.model),)
+            fresh_s = self._fresh_s + self._offset_s
             running = {
-                role: promql.selector([load.running.name], self._chosen.where(model, role))
+                role: promql.selector(
+                    self._series.spelt([load.running.name]), self._chosen.where(self._series.of_model, role)
+                )
                 for role in self._series.roles or (None,)
             }
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    answer = await self._points(promql.engines(running, load.role_label, self._fresh_s), None)
+                    answer = await self._points(promql.engines(running, load.role_label, fresh_s), None)
             except (SourceDownError, TimeoutError) as error:
                 self._failed(error)
                 answer = []
@@ -196,98 +250,54 @@ class PrometheusSource:
 
     def status(self) -> dict[str, object]:
         """Address, queries and failures so far."""
-        return {"url": redacted(self._url), "reads": self._queries, "failures": self._failures}
+        return {
+            "url": self._url,
+            "reads": self._queries,
+            "failures": self._failures,
+            "lag_s": self._lag.seconds,
+        }
 
     async def close(self) -> None:
-        """Let the threads go; what hangs ends by the client's timeout."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        if self._client is not None:
-            self._client.close()
+        """Close the connections."""
+        await self._http.close()
+
+    async def _ahead(self, end_s: float) -> float:
+        """The newest sample that is not yet; NaN without one, and where none may be asked for."""
+        try:
+            found = await self._points(promql.ahead(self._alive), end_s)
+        except SourceDownError:
+            return NAN
+        return found[0].value if found else NAN
 
     async def _samples(self, start_s: float, end_s: float) -> list[RawSeries]:
         """All samples that the interval needs."""
 
-        def asked(query: promql.SampleQuery) -> list[RawSeries]:
-            return raw_series(self._ask(query.text(end_s - start_s), end_s), self._names, query.role)
+        async def asked(query: promql.SampleQuery) -> list[RawSeries]:
+            answer = await self._ask(query.text(end_s - start_s), end_s)
+            return await asyncio.to_thread(raw_series, answer, self._names, query.role)
 
         queries = promql.sample_queries(self._series, self._chosen, end_s - start_s, self._fresh_s)
-        found = await asyncio.gather(*(self._on_a_thread(asked, query) for query in queries))
+        found = await asyncio.gather(*map(asked, queries))
         return [series for each in found for series in each]
 
     async def _points(self, query: str, at_s: float | None) -> list[Point]:
-        return points(await self._on_a_thread(self._ask, query, at_s))
+        return points(await self._ask(query, at_s))
 
-    def _on_a_thread(self, call: Callable[..., Any], *args: object) -> Awaitable[Any]:
-        """In the queue where every thread still hangs from before, until the deadline."""
-        return asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
-
-    def _ask(self, query: str, at_s: float | None) -> Any:  # noqa: ANN401 - whatever JSON holds
-        """One request, in a thread. All that it can do to us becomes `SourceDownError`."""
-        from prometheus_api_client import PrometheusApiClientException, PrometheusConnect
-        from requests.exceptions import InvalidSchema, InvalidURL, MissingSchema
-
+    async def _ask(self, query: str, at_s: float | None) -> Any:  # noqa: ANN401 - whatever JSON holds
+        """The result of one query. All that it can do to us becomes `SourceDownError`."""
         self._queries += 1
-        params = {"timeout": promql.duration(self._timeout_s)}
+        form = {"query": query, "timeout": promql.duration(self._timeout_s)}
         if at_s is not None:
-            params["time"] = f"{at_s:.3f}"
-        try:
-            if self._client is None:
-                self._client = PrometheusConnect(
-                    url=self._url, retry=0, method="POST", auth=self._with_key(), session=self._session()
-                )
-            answer = self._client.custom_query(query, params=params, timeout=self._timeout_s)
-        except PrometheusApiClientException as error:
-            raise SourceDownError(str(error)[:300]) from None
-        except (InvalidSchema, InvalidURL, MissingSchema):
-            # Their text is the whole address, with the credentials in it.
-            raise SourceDownError("is not an http address") from None
-        # Before OSError: what the client raises for text that is no JSON is both.
-        except ValueError:
-            raise SourceDownError(
-                "not an answer of Prometheus: no JSON (a login page, or another address?)"
-            ) from None
-        except (KeyError, TypeError) as error:
-            raise SourceDownError(f"not an answer of Prometheus: {type(error).__name__}") from None
-        except OSError as error:
-            # The innermost cause, which the client's text ends with; the rest repeats the query.
-            reason = str(error).rpartition(": ")[2].rstrip("')\"")[:200]
-            raise SourceDownError(f"{type(error).__name__}: {reason}") from None
-        return answer
-
-    def _session(self) -> Any:  # noqa: ANN401 - a session of `requests`
-        from requests import Session
-
-        session = Session()
-        if self._ca_file is not None:
-            if not Path(self._ca_file).is_file():
-                raise SourceDownError(f"metrics.ca_file: {self._ca_file}: there is no such file")
-            session.verify = self._ca_file
-        return session
-
-    def _with_key(self) -> Any:  # noqa: ANN401 - what `requests` takes for an `auth`
-        """Puts the key into a request; None without one: then credentials in the address count."""
-
-        def keyed(request: Any) -> Any:  # noqa: ANN401 - a prepared request
-            request.headers.update(bearer(self._token_file))
-            return request
-
-        return None if self._token_file is None else keyed
-
-    def _known(self, point: Point) -> str:
-        """A model that Prometheus has, and what hides it from these settings."""
-        name = point.labels.get("__name__", "")
-        presets = [preset for preset in PRESETS.values() if name in spellings([preset.alive.name])]
-        model = next(
-            (point.labels[each.model_label] for each in presets if each.model_label in point.labels), ""
-        )
-        if not model or self._series.preset in presets:
-            return f"{model} without these labels" if model == self._series.model else model
-        return f"{model} (preset {presets[0].name})"
+            form["time"] = f"{at_s:.3f}"
+        body = await self._http.post(self._query_url, form)
+        result, warning = await asyncio.to_thread(_result, body)
+        self._warning = self._warning or warning
+        return result
 
     def _failed(self, error: Exception) -> str:
         self._failures += 1
         why = str(error) or f"no answer within {self._timeout_s:g} s"
-        return f"Prometheus at {redacted(self._url)}: {why}"
+        return f"Prometheus at {self._url}: {why}"
 
     def _role(self, load: Load, point: Point) -> Role | None:
         """The role that engines were counted for, by the part of the query or by the role's label."""
@@ -296,6 +306,44 @@ class PrometheusSource:
 
 
 def _cannot_be_scraped(instances: Sequence[str]) -> str:
+    return f"Prometheus cannot scrape {plural(len(instances), 'target')}: {_named(instances)}"
+
+
+def _scraped_again(instances: Sequence[str]) -> str:
+    if not instances:
+        return ""
+    return f"{plural(len(instances), 'target')} scraped several times, counted once: {_named(instances)}"
+
+
+def _named(instances: Sequence[str]) -> str:
     more = len(instances) - MOST_NAMED
-    named = ", ".join(instances[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-    return f"Prometheus cannot scrape {plural(len(instances), 'target')}: {named}"
+    return ", ".join(instances[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _query_url(url: str) -> str:
+    """The address of queries under an address, which may have a path and arguments."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url
+    path = parts.path.rstrip("/").removesuffix("/api/v1")
+    return urlunsplit(parts._replace(path=f"{path}/api/v1/query", fragment=""))
+
+
+def _result(body: bytes) -> tuple[Any, str]:
+    """The result in an answer, and a line if it is of a part of the data. SourceDownError: no answer."""
+    try:
+        answer = json.loads(body)
+        result = answer["data"]["result"]
+    # Before KeyError: text that is no JSON is a ValueError.
+    except ValueError:
+        raise SourceDownError(
+            "not an answer of Prometheus: no JSON (a login page, or another address?)"
+        ) from None
+    except (KeyError, TypeError) as error:
+        raise SourceDownError(f"not an answer of Prometheus: {type(error).__name__}") from None
+    # Prometheus itself warns of how a query is written; those begin so.
+    warnings = [str(one) for one in answer.get("warnings") or () if not str(one).startswith("PromQL")]
+    if answer.get("isPartial"):
+        warnings.append("isPartial")
+    return result, f"a part of the data was not asked: {warnings[0][:200]}" if warnings else ""

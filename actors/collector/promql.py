@@ -6,7 +6,7 @@ No increase is computed by PromQL: the samples go to the one law of increases (`
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from actors.collector.presets import Labels, former
+from actors.collector.presets import Labels
 from actors.collector.series import ENGINE, ModelSeries
 from headway.planning import Role
 
@@ -65,17 +65,17 @@ def sample_queries(
     if series.alive.name not in (name for name, _ in shown):
         names.setdefault((None, False), set()).add(series.alive.name)
     before_s = max(interval_s, fresh_s, BEFORE_S)
-    model = ((series.preset.model_label, series.model),)
     queries = [
         SampleQuery(
-            selector=selector(found, chosen.where(model, role)),
+            selector=selector(series.spelt(found), chosen.where(series.of_model, role)),
             before_s=fresh_s if buckets else before_s,
             role=role,
         )
         for (role, buckets), found in names.items()
     ]
     if series.shared:
-        queries.append(SampleQuery(selector=selector(series.shared, ()), before_s=fresh_s, role=None))
+        shared = selector(series.shared, chosen.where(()))
+        queries.append(SampleQuery(selector=shared, before_s=fresh_s, role=None))
     return queries
 
 
@@ -84,35 +84,46 @@ def duration(seconds: float) -> str:
     return f"{max(1, round(seconds * 1000))}ms"
 
 
-def anything(systems: Iterable[tuple[str, str]]) -> str:
-    """One query for all series with one of these names, by name and by the labels beside the names."""
-    names, labels = zip(*systems, strict=True)
-    spelt = "|".join(name.replace(":", "[:_]") for name in names)
-    return f'count by (__name__, {", ".join(dict.fromkeys(labels))}) ({{__name__=~"{spelt}"}})'
+def anything(names: Iterable[str], by: Iterable[str], where: Labels) -> str:
+    """One query that counts all series with such names (regular expressions), by name and by these labels."""
+    spelt = "|".join(name.replace(":", "[:_]") if "[" not in name else name for name in names)
+    return f'count by (__name__, {", ".join(by)}) ({{__name__=~"{spelt}"{_matchers(where)}}})'
 
 
 def selector(names: Iterable[str], where: Labels) -> str:
-    """Names, in older versions' spelling too, and labels.
+    """Names and labels.
 
     A colon in a name may have become an underscore: prometheus_client does that to some Prometheus versions
     (client_python issue 1177), and so `vllm:` and `sglang:` names come in two spellings.
     """
-    every = sorted({each for name in names for each in (name, former(name)) if each is not None})
-    spelt = "|".join(each.replace(":", "[:_]") for each in every)
+    spelt = "|".join(name.replace(":", "[:_]") for name in sorted(names))
+    return f'{{__name__=~"{spelt}"{_matchers(where)}}}'
+
+
+def _matchers(where: Labels) -> str:
     escapes = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
-    labels = "".join(
+    return "".join(
         f',{label}{"=~" if value.startswith("~") else "="}"{value.removeprefix("~").translate(escapes)}"'
         for label, value in where
     )
-    return f'{{__name__=~"{spelt}"{labels}}}'
 
 
-def coverage(alive: str, counter: str, interval_s: float, fresh_s: float) -> str:
-    """What covers the interval, by selectors of what every running system shows and of a counter of requests:
+AHEAD_S = 300.0
+"""How far ahead of our clock samples are looked for."""
+
+
+def ahead(alive: str) -> str:
+    """Unix seconds of the newest sample, also of those that are not yet by our clock."""
+    return f"max(timestamp({alive} offset -{duration(AHEAD_S)}))"
+
+
+def coverage(alive: str, counter: str, up: str, interval_s: float, fresh_s: float) -> str:
+    """What covers the interval, by selectors of what every running system shows, of a counter of requests,
+    and of `up`:
 
     newest     Unix seconds of the newest sample of the first
     known      its series in the last hours
-    scraping   series of `up` at the interval's start: whether Prometheus was scraping anything then
+    scraping   series of `up`, or of the first, at the interval's start: whether Prometheus was scraping then
     resumed    series of the counter that go on from a sample too old to be the one the interval begins with
     unread     targets that had samples of the counter a moment ago and cannot be scraped now, one series each
 
@@ -121,13 +132,16 @@ def coverage(alive: str, counter: str, interval_s: float, fresh_s: float) -> str
     start, reach = f"offset {duration(interval_s)}", duration(max(interval_s, fresh_s))
     last = f"(last_over_time({counter}[{reach}]) > 0)"
     base = f"last_over_time({counter}[{duration(fresh_s)}] {start})"
+    sampled = f"on (job, instance) last_over_time({counter}[{reach}])"
     earlier = f"last_over_time({counter}[{duration(HISTORY_S)}] {start})"
     table = {
         "newest": f"max(timestamp({alive}))",
         "known": f"count(last_over_time({alive}[{duration(HISTORY_S)}]))",
-        "scraping": f"count(last_over_time(up[{duration(fresh_s)}] {start}))",
+        "scraping": " or ".join(
+            f"count(last_over_time({each}[{duration(fresh_s)}] {start}))" for each in (up, alive)
+        ),
         "resumed": f"count(({last} >= {earlier}) unless {base})",
-        "unread": f"(up == 0) and on (job, instance) last_over_time({counter}[{reach}])",
+        "unread": f"(({up} == 0) and {sampled}) unless on (instance) (({up} == 1) and {sampled})",
     }
     return " or ".join(_labelled(expression, what) for what, expression in table.items())
 

@@ -6,8 +6,12 @@ The series of a target are sampled together, or a little apart where they are pu
 at most once: it ends where one is sampled again, so that no sample is passed over and no reset is missed.
 Reads also end at the interval's start.
 
+What was counted between two samples belongs to the time between them, evenly: at both ends of the interval a
+series is what lies on the line between the samples around, unless its target began anew there. So intervals
+are asked for a while later than they end (`Lag`), when every target has been sampled again, and they tile.
+
     a read                     its time
-    the last one up to the     the interval's start: it is what the interval begins with, and intervals tile
+    the last one up to the     the interval's start: it is what the interval begins with
       interval's start
     the last one               the interval's end
     any other                  the newest of its samples
@@ -18,13 +22,19 @@ Reads also end at the interval's start.
     first sampled after the    new, with its counters at 0, or followed from there if they show a past
       interval's start           (`increase`)
 
-Targets are told apart by `job` and `instance`; a series without `instance` is a target of its own.
+Targets are told apart by `instance`; a series without one is a target of its own. Several jobs, or several
+servers of one Prometheus, may scrape one target: their samples are those of one series, and the labels that
+tell the scrapers apart are left out.
 """
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from heapq import merge
 from itertools import pairwise
+from math import ceil, inf, isfinite
 from operator import itemgetter
+from statistics import median
 from typing import Any, NamedTuple
 
 from actors.collector.exposition import INSTANCE, ROLE, Samples, SeriesId, SourceDownError, carries, series_id
@@ -35,7 +45,19 @@ from headway.planning import Role
 
 REPLICA = "replica"
 
-Target = tuple[str, str]
+SCRAPERS = ("job", "prometheus", "prometheus_replica", "__replica__")
+"""Labels that tell apart who scraped a target."""
+
+MOST_BETWEEN_S = 300.0
+"""Longest time between two samples over which a count is spread."""
+
+LAGS, SAME_LAG_S = 8, 2.0
+"""Intervals whose lateness is remembered; a lag that differs by less stays as it was."""
+
+BORDER = 0.25
+"""Part of an interval by which its start may differ from the end of the one before, to begin there."""
+
+Target = str
 Sampling = tuple[float, Target]
 """When a target was sampled, in Unix seconds."""
 
@@ -67,7 +89,7 @@ def raw_series(
         for row in answer:
             labels = {str(key): str(value) for key, value in row["metric"].items()}
             name = labels.pop("__name__", "")
-            target = labels.get("job", ""), labels.get(INSTANCE) or f"{name}{sorted(labels.items())}"
+            target = labels.get(INSTANCE) or f"{name}{sorted(labels.items())}"
             if role is not None:
                 labels[ROLE] = role.value
             samples = [(float(at_s), float(value)) for at_s, value in row["values"]]
@@ -91,10 +113,113 @@ def measured_of(
 ) -> Measured:
     """The interval from the start to the end of `span_s`; `doubts` are the source's own."""
     tracker = Tracker(series, 0.0)
-    thin = _without_idle_buckets(list(_of_model(series, list(raw))), span_s[0])
+    whole = [_bordered(each, began, span_s) for each, began in _with_restarts(_of_model(series, list(raw)))]
+    thin = _without_idle_buckets(whole, span_s[0])
     for read in reads(thin, span_s, fresh_s):
         tracker.add(read.samples, read.at_s, unread=read.unread)
     return tracker.measure(*span_s, doubts)
+
+
+class Lag:
+    """How long after its end an interval is asked for: what samples are late by, and a scrape more.
+
+    So each end of an interval lies between two samples of every target that goes on.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._late: deque[float] = deque(maxlen=LAGS)
+        self._newest_s = self._asked_s = self._until_s = -inf
+
+    def advances(self, newest_s: float, at_s: float) -> bool:
+        """True if samples have come, however late, for half of the time since this was asked last."""
+        came_s, passed_s = newest_s - self._newest_s, at_s - self._asked_s
+        self._newest_s, self._asked_s = newest_s, at_s
+        return isfinite(came_s) and came_s >= passed_s / 2
+
+    def span(
+        self, raw: Sequence[RawSeries], span_s: tuple[float, float], fresh_s: float
+    ) -> tuple[float, float] | None:
+        """The interval of this length that can be known, of samples up to the end of `span_s`.
+
+        None where it would end no later than the last one did.
+        """
+        start_s, end_s = span_s
+        times = {each.target: [at_s for at_s, _ in each.samples] for each in raw if each.samples}
+        newest_s = max((each[-1] for each in times.values()), default=end_s)
+        going = [each for each in times.values() if newest_s - each[-1] <= fresh_s and len(each) > 1]
+        scrape_s = max((median(b - a for a, b in pairwise(each)) for each in going), default=0.0)
+        self._late.append(max(0.0, end_s - newest_s))
+        wanted_s = ceil(min(self._late) + min(scrape_s, fresh_s))
+        if abs(wanted_s - self.seconds) > SAME_LAG_S:
+            self.seconds = wanted_s
+        start_s, end_s = start_s - self.seconds, end_s - self.seconds
+        if end_s <= self._until_s:
+            return None
+        if abs(self._until_s - start_s) <= BORDER * (end_s - start_s):
+            start_s = self._until_s
+        self._until_s = end_s
+        return start_s, end_s
+
+
+def without_scrapers(raw: Sequence[RawSeries]) -> tuple[list[RawSeries], list[str]]:
+    """Each series of a target once, however many scrape it; and the targets that several do."""
+    labels_of: dict[Target, dict[tuple[str, ...], dict[str, set[str]]]] = {}
+    for each in raw:
+        labels = dict(each.series.labels)
+        scraper = labels_of.setdefault(each.target, {}).setdefault(_scraper(labels), {})
+        for name, value in labels.items():
+            scraper.setdefault(name, set()).add(value)
+    several = {target: list(each.values()) for target, each in labels_of.items() if len(each) > 1}
+    found: dict[tuple[Target, SeriesId], list[Sequence[tuple[float, float]]]] = {}
+    for each in raw:
+        series = each.series
+        if each.target in several:
+            apart = _telling_apart(several[each.target])
+            series = SeriesId(series.name, tuple(label for label in series.labels if label[0] not in apart))
+        found.setdefault((each.target, series), []).append(each.samples)
+    merged = [
+        RawSeries(target, series, list(merge(*samples)) if len(samples) > 1 else samples[0])
+        for (target, series), samples in found.items()
+    ]
+    return merged, sorted(several)
+
+
+def _scraper(labels: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(labels.get(name, "") for name in SCRAPERS)
+
+
+def _telling_apart(scrapers: Sequence[Mapping[str, set[str]]]) -> set[str]:
+    """The labels that each scraper gives all its series, and each another."""
+    names = {name for each in scrapers for name in each}
+    fixed = {name for name in names if all(len(each.get(name, {""})) == 1 for each in scrapers)}
+    return {name for name in fixed if len({min(each.get(name, {""})) for each in scrapers}) > 1} | {*SCRAPERS}
+
+
+def _with_restarts(raw: Iterable[RawSeries]) -> Iterator[tuple[RawSeries, Sequence[tuple[float, float]]]]:
+    """Each series with the times between which its target began anew."""
+    series = list(raw)
+    began: dict[Target, list[tuple[float, float]]] = {}
+    for each in series:
+        if each.series.name.endswith(("_total", "_count")):
+            fell = [(a_s, b_s) for (a_s, a), (b_s, b) in pairwise(each.samples) if b < a]
+            began.setdefault(each.target, []).extend(fell)
+    for each in series:
+        yield each, began.get(each.target, ())
+
+
+def _bordered(raw: RawSeries, began: Sequence[tuple[float, float]], span_s: tuple[float, float]) -> RawSeries:
+    """With a sample at each end of the interval, on the line between those around it, and none after it."""
+    samples = list(raw.samples)
+    for border_s in span_s:
+        place = bisect_right(samples, border_s, key=itemgetter(0))
+        if not 0 < place < len(samples) or any(a_s <= border_s < b_s for a_s, b_s in began):
+            continue
+        (before_s, before), (after_s, after) = samples[place - 1 : place + 1]
+        if before_s < border_s and after_s - before_s <= MOST_BETWEEN_S and isfinite(after - before):
+            value = before + (after - before) * (border_s - before_s) / (after_s - before_s)
+            samples.insert(place, (border_s, value))
+    return raw._replace(samples=samples[: bisect_right(samples, span_s[1], key=itemgetter(0))])
 
 
 def reads(raw: Iterable[RawSeries], span_s: tuple[float, float], fresh_s: float) -> Iterator[Read]:

@@ -14,7 +14,7 @@ Gateways as a fleet (`GatewayFleet`): their metrics, and the requests that ours 
 
     what happens                                        health
     refused, too late, status not 200, of all           `down`
-    not Prometheus' text, over 16 MiB                   `down`
+    not Prometheus' text, over `max_answer_mib`         `down`
     no series of this model yet                         `starting`
     one of several does not answer as an interval ends  `partial`, requests NaN
 
@@ -37,9 +37,11 @@ from actors.collector.exposition import (
     Samples,
     SeriesId,
     SourceDownError,
+    parse,
     series_id,
 )
 from actors.collector.interval import Health, HealthStatus, Measured, Quantity, unmeasured
+from actors.collector.inventory import Inventory, inventory, shown_of
 from actors.collector.pages import Pages
 from actors.collector.request_list import (
     RequestList,
@@ -98,6 +100,9 @@ class Fleet(Protocol):
         `read_s` are the times of the processes' last reads.
         """
 
+    async def inventory(self) -> Inventory:
+        """What the pages show of the preset, read anew. SourceDownError."""
+
     def engines(self) -> Mapping[Role, int]:
         """Engines of the model by role, as of the last read; none where they do not show."""
 
@@ -137,9 +142,16 @@ class ScrapeSource:
         """Read once, and see whether this model's series are there."""
         health = await self.read()
         if health.status is HealthStatus.OK and not self._tracker.alive():
-            detail = f"{self._fleet.place}: {self._tracker.absent()}"
-            return Health(status=HealthStatus.STARTING, detail=detail)
+            try:
+                instead = (await self._fleet.inventory()).instead
+            except SourceDownError as error:
+                instead = str(error)
+            return Health(status=HealthStatus.STARTING, detail=f"{self._fleet.place}: {instead}")
         return health
+
+    async def inventory(self) -> Inventory:
+        """What the fleet's pages show of the preset. SourceDownError."""
+        return await self._fleet.inventory()
 
     async def read(self) -> Health:
         """One read into the tracker. The lock keeps reads in the order of their times."""
@@ -276,6 +288,12 @@ class GatewayFleet:
         self._no_traffic = ""
         classes = classes_within(requests, (start_s, end_s), self._classes)
         return replace(measured, traffic=traffic, counted=None, classes=classes)
+
+    async def inventory(self) -> Inventory:
+        """What the gateways' pages show."""
+        texts = (await self._pages.metrics()).texts.values()
+        samples = [sample for text in texts for sample in parse(text)]
+        return inventory(self._series, shown_of(self._series, samples))
 
     def engines(self) -> Mapping[Role, int]:
         """None: a gateway's page does not count replicas."""

@@ -19,7 +19,7 @@ from enum import StrEnum
 from math import isnan
 from typing import NamedTuple
 
-from actors.collector.exposition import INSTANCE, LE, ROLE, Samples, SeriesId, absent, carries
+from actors.collector.exposition import INSTANCE, LE, ROLE, Samples, SeriesId, can_be, carries
 from actors.collector.interval import NOTHING, Increase, PoolLoad, Quantity
 from actors.collector.presets import Labels, Load, Preset, Series
 from headway.planning import Role
@@ -72,6 +72,7 @@ class Channel:
     where: Labels
     role: Role | None = None
     gauge: bool = False
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,7 @@ class Gauge:
     where: Labels
     role: Role | None = None
     """The role of its engines; None where a label has it."""
+    scale: float = 1.0
 
     @property
     def averaged(self) -> bool:
@@ -110,19 +112,29 @@ class _Feed(NamedTuple):
     group: Group
     part: str
     gauge: bool
+    scale: float
+
+
+class Refused(NamedTuple):
+    """A sample that cannot be, by what it feeds, and a line on it."""
+
+    quantity: Quantity
+    gauge: bool
+    line: str
 
 
 class ModelSeries:
     """The channels and gauges of a model; `roles` are those that engines are told apart by."""
 
     def __init__(self, preset: Preset, model: str, roles: Iterable[Role] = ()) -> None:
-        self.preset, self.model, self.roles = preset, preset.model(model), tuple(roles)
+        self.preset, self.model, self.roles = preset, model, tuple(roles)
+        self.of_model: Labels = ((preset.model_label, preset.model(model)),)
+        self.split = Role.PREFILL in self.roles and Role.DECODE in self.roles
+        """True if a request passes from one engine to another."""
         self.alive = SeriesId(preset.alive.name, self._where(preset.alive))
         self.channels = tuple(self._channels())
         self.gauges = tuple(self._gauges(preset.load)) if preset.load else ()
-        self.names = frozenset(
-            {self.alive.name, *(c.name for c in self.channels), *(g.name for g in self.gauges)}
-        )
+        self.names = _spelt(preset, (self.alive, *self.channels, *self.gauges))
         self.in_flight_names = frozenset(c.name for c in self.channels if c.gauge)
         self._counter_names = frozenset(c.name for c in self.channels if not c.gauge)
         self._load_names = frozenset(gauge.name for gauge in self.gauges)
@@ -130,7 +142,7 @@ class ModelSeries:
         by_gateways = preset.load is not None and not preset.load.by_model
         self.shared = frozenset(gauge.name for gauge in self.gauges) if by_gateways else frozenset()
         self._fed: dict[SeriesId, tuple[_Feed, ...]] = {}
-        self._loads: dict[SeriesId, tuple[tuple[Role, Gauge], ...]] = {}
+        self._loads: dict[SeriesId, tuple[tuple[Role, Gauge, Labels], ...]] = {}
 
     def is_gauge(self, name: str) -> bool:
         """True for requests in flight and load of pools."""
@@ -141,45 +153,49 @@ class ModelSeries:
         name, where = self.alive
         return any(series.name == name and carries(series.labels, where) for series in samples)
 
-    def absent(self, samples: Samples) -> str:
-        """A line that these samples do not have the model, and which models they have."""
-        label, name = self.preset.model_label, self.alive.name
-        return absent(self.model, {dict(s.labels).get(label, "") for s in samples if s.name == name})
+    def spelt(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The names with their other spellings."""
+        return tuple(dict.fromkeys(each for name in names for each in self.names.get(name, (name,))))
 
     def counters(self, samples: Samples) -> dict[Group, dict[str, float]]:
         """The counters, by what is reset together."""
         groups: dict[Group, dict[str, float]] = {}
         for series, value in samples.items():
             if series.name in self._counter_names:
-                for group, part, _ in self._feeds(series):
-                    groups.setdefault(group, {})[part] = value
+                for group, part, _, scale in self._feeds(series):
+                    parts = groups.setdefault(group, {})
+                    parts[part] = max(value * scale, parts.get(part, 0.0))
         return groups
 
     def in_flight(self, samples: Samples) -> dict[Group, float]:
         """The requests in flight, gauge by gauge."""
-        return {
-            feed.group: value
-            for series, value in samples.items()
-            if series.name in self.in_flight_names
-            for feed in self._feeds(series)
-        }
+        found: dict[Group, float] = {}
+        for series, value in samples.items():
+            for group, _, _, scale in self._feeds(series) if series.name in self.in_flight_names else ():
+                found[group] = max(value * scale, found.get(group, 0.0))
+        return found
 
-    def broken(self, samples: Samples) -> set[Quantity]:
-        """Quantities of which a sample is NaN or negative."""
-        wrong = [series for series, value in samples.items() if not value >= 0]
-        return {feed.group.quantity for series in wrong for feed in self._feeds(series)}
+    def refused(self, samples: Samples) -> list[Refused]:
+        """The samples that cannot be."""
+        return [
+            Refused(group.quantity, gauge, f"{group.name} of {group.engine or 'all'} is {value:g}")
+            for series, value in samples.items()
+            if not can_be(value)
+            for group, _, gauge, _ in self._feeds(series)
+        ]
 
     def load(self, samples: Samples, elapsed_s: float) -> dict[Key, float]:
         """The integrals that one read adds to the load of pools; nothing for a role without replicas."""
         if not elapsed_s > 0:
             return {}
-        found: dict[tuple[Role, Gauge], list[float]] = {}
+        found: dict[tuple[Role, Gauge], dict[Labels, float]] = {}
         for series, value in samples.items():
-            for role, gauge in self._load_of(series) if series.name in self._load_names else ():
-                found.setdefault((role, gauge), []).append(value)
+            for role, gauge, labels in self._load_of(series) if series.name in self._load_names else ():
+                values = found.setdefault((role, gauge), {})
+                values[labels] = max(value * gauge.scale, values.get(labels, 0.0))
         gained: dict[Key, float] = {}
         for (role, gauge), values in found.items():
-            value = sum(values) / (len(values) if gauge.averaged else 1)
+            value = sum(values.values()) / (len(values) if gauge.averaged else 1)
             gained[_load_key(role, gauge.figure), "sum"] = value * elapsed_s
             gained[_load_key(role, gauge.figure), "count"] = elapsed_s
         return gained
@@ -190,19 +206,31 @@ class ModelSeries:
             if len(self._fed) > MOST_SERIES:
                 self._fed.clear()
             found = self._fed[series] = tuple(
-                _feed(channel, series)
+                self._feed(channel, series)
                 for channel in self.channels
                 if channel.name == series.name and carries(series.labels, channel.where)
             )
         return found
 
-    def _load_of(self, series: SeriesId) -> tuple[tuple[Role, Gauge], ...]:
+    def _feed(self, channel: Channel, series: SeriesId) -> _Feed:
+        labels, part, scale = self._of_engine(series.labels), channel.part.value, channel.scale
+        if channel.part is Part.BUCKET:
+            part, scale = dict(series.labels).get(LE, ""), 1.0
+            part = part if channel.scale == 1.0 else f"{float(part) * channel.scale:.9g}"
+        name = channel.name.removesuffix(f"_{channel.part}")
+        return _Feed(Group(channel.quantity, name, labels, engine_of(labels)), part, channel.gauge, scale)
+
+    def _of_engine(self, labels: Labels) -> Labels:
+        """The labels without a bucket's bound, and without those of ranks that all show the same."""
+        return tuple(label for label in labels if label[0] != LE and label[0] not in self.preset.replicated)
+
+    def _load_of(self, series: SeriesId) -> tuple[tuple[Role, Gauge, Labels], ...]:
         if (found := self._loads.get(series)) is None:
             if len(self._loads) > MOST_SERIES:
                 self._loads.clear()
             load = self.preset.load
             found = self._loads[series] = tuple(
-                (role, gauge)
+                (role, gauge, self._of_engine(series.labels))
                 for gauge in self.gauges
                 if load is not None
                 and gauge.name == series.name
@@ -227,6 +255,10 @@ class ModelSeries:
             histogram: Series | None = getattr(preset, quantity.value)
             if histogram is None:
                 continue
+            if histogram.per:
+                names = {Part.COUNT: histogram.per, Part.SUM: histogram.name}
+                table += [(quantity, part, histogram, name, False) for part, name in names.items()]
+                continue
             parts = Part if quantity in WITH_BUCKETS else (Part.COUNT, Part.SUM)
             table += [(quantity, part, histogram, f"{histogram.name}_{part}", False) for part in parts]
         for quantity, part, series, name, gauge in table:
@@ -238,6 +270,7 @@ class ModelSeries:
                     where=self._where(series, role),
                     role=role,
                     gauge=gauge,
+                    scale=1.0 if part is Part.COUNT else series.scale,
                 )
 
     def _gauges(self, load: Load) -> Iterable[Gauge]:
@@ -245,18 +278,18 @@ class ModelSeries:
         for figure, series in figures.items():
             for role in self.roles or (None,) if series.engine else (None,):
                 where = self._where(series, role) if load.by_model else series.where
-                yield Gauge(figure=figure, name=series.name, where=where, role=role)
+                yield Gauge(figure=figure, name=series.name, where=where, role=role, scale=series.scale)
 
     def _where(self, series: Series, role: Role | None = None) -> Labels:
         """The labels that this model's samples of the series carry."""
-        labels = {**dict(series.where), self.preset.model_label: self.model}
+        labels = {**dict(series.where), **dict(self.of_model)}
         return tuple(sorted({**labels, **({ROLE: role.value} if role else {})}.items()))
 
     def _roles_read(self, quantity: Quantity, *, gauge: bool) -> Sequence[Role | None]:
         """The roles whose engines show this quantity."""
         if not self.roles:
             return (None,)
-        if gauge or Role.PREFILL not in self.roles or Role.DECODE not in self.roles:
+        if gauge or not self.split:
             return self.roles
         return (Role.PREFILL,) if quantity in OF_PREFILL else (Role.DECODE,)
 
@@ -286,12 +319,15 @@ def pool_loads(added: Mapping[str, Increase]) -> dict[Role, PoolLoad]:
     return loads
 
 
-def _feed(channel: Channel, series: SeriesId) -> _Feed:
-    labels = tuple(label for label in series.labels if label[0] != LE)
-    part = dict(series.labels).get(LE, "") if channel.part is Part.BUCKET else channel.part.value
-    name = channel.name.removesuffix(f"_{channel.part}")
-    group = Group(channel.quantity, name, labels, engine_of(labels))
-    return _Feed(group, part, channel.gauge)
+def _spelt(preset: Preset, shown: Iterable[SeriesId | Channel | Gauge]) -> Mapping[str, tuple[str, ...]]:
+    """The names of what is shown, each with its other names: a part of a histogram has its part of each."""
+    others = {
+        f"{series.name}{part}": tuple(f"{other}{part}" for other in series.also)
+        for _, series in preset.every()
+        if series.also
+        for part in ("", *(f"_{each.value}" for each in Part))
+    }
+    return {each.name: (each.name, *others.get(each.name, ())) for each in shown}
 
 
 def _load_key(role: Role, figure: str) -> str:

@@ -13,10 +13,11 @@ are then as far apart as the restart made them.
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from actors.collector.exposition import INSTANCE, Samples, SeriesId
+from actors.collector.exposition import INSTANCE, Samples, SeriesId, can_be
 from actors.collector.increase import (
     Counted,
     Counters,
@@ -24,6 +25,7 @@ from actors.collector.increase import (
     Snapshot,
     between,
     change_in_flight,
+    left_uncounted,
     summed,
 )
 from actors.collector.interval import (
@@ -33,6 +35,7 @@ from actors.collector.interval import (
     Measured,
     Quantity,
     assemble,
+    noted,
     unmeasured,
 )
 from actors.collector.series import Group, Key, ModelSeries, Part, Parts, pool_loads
@@ -44,6 +47,11 @@ FORGOTTEN_S = 3600.0
 
 COUNTS_REQUESTS = frozenset({Quantity.REQUESTS, Quantity.TTFT})
 """By these an engine's past is noticed: the first token counts where others than decode engines are read."""
+
+ARRIVED: Key = (Quantity.REQUESTS, Part.COUNT)
+GROWN: Key = ("in_flight", Part.COUNT)
+LEFT: Key = ("left", Part.COUNT)
+"""The growth of requests in flight, and those that left without being counted: parts of the arrivals."""
 
 LEAST_SHARE, MOST_SHARE = 0.05, 0.25
 """Bounds of the tolerance, as shares of the interval."""
@@ -63,6 +71,7 @@ class Tracker:
         self._in_flight: Mapping[Group, float] = {}
         self._counters = Counters()
         self._broken: dict[Quantity, float] = {}
+        self._refused: dict[Quantity, tuple[float, str]] = {}
         self._doubts: dict[Quantity, str] = {}
         self._ring = Ring()
 
@@ -75,10 +84,6 @@ class Tracker:
     def alive(self) -> bool:
         """True if the last read had what every running system of this kind shows."""
         return self._series.shows(self._samples)
-
-    def absent(self) -> str:
-        """A line that the last read does not have the model, and which models it has."""
-        return self._series.absent(self._samples)
 
     def add(
         self,
@@ -96,7 +101,9 @@ class Tracker:
         """
         standing = {s: value for s, value in unread.items() if self._series.is_gauge(s.name)}
         good = {**standing, **_last_good(self._samples, samples)}
-        broken, newest = self._series.broken(samples), self._ring.newest
+        refused, newest = self._series.refused(samples), self._ring.newest
+        # What is not known of requests in flight is their change; a counter goes on from where it was.
+        broken = {each.quantity for each in refused if not each.gauge}
         if newest is None:
             self._begin(good, at_s)
             # What the counters show at the first read was counted before anything was followed.
@@ -113,13 +120,17 @@ class Tracker:
             ended = self._ended(groups, in_flight)
             read = self._counters.add(groups, at_s)
             gained = summed(read.by_group)
-            for key, change in change_in_flight(self._in_flight, in_flight, ended).items():
-                gained[key] = gained.get(key, 0.0) + change
+            change = change_in_flight(self._in_flight, in_flight, ended)
+            left = left_uncounted(read.by_group, change, apart=not self._series.split)
+            if in_flight or self._in_flight:
+                gained[GROWN], gained[LEFT] = sum(change.values()), left
+                gained[ARRIVED] = gained.get(ARRIVED, 0.0) + gained[GROWN] + left
             gained |= self._series.load(good, at_s - newest.at_s)
             gained |= {(_doubt_key(quantity), "count"): 1.0 for quantity in read.doubts}
             self._in_flight, self._samples = in_flight, {**unread, **good}
             self._doubts |= read.doubts
             self._counters.forget(at_s - FORGOTTEN_S)
+        self._refused |= {each.quantity: (at_s, each.line) for each in refused}
         last_s = newest.at_s if newest else at_s
         self._broken = {quantity: self._broken.get(quantity, last_s) for quantity in broken}
         self._ring.add(gained, at_s, self._broken)
@@ -269,8 +280,13 @@ class Tracker:
             quantity: self._doubts.get(quantity, f"the counter of {quantity} contradicts itself")
             for quantity in Quantity
             if added.get(_doubt_key(quantity), NOTHING).count > 0
-        } | dict(known)
-        return assemble(
+        }
+        refused = {quantity: line for quantity, (at_s, line) in self._refused.items() if at_s > start.at_s}
+        doubts |= {
+            quantity: line for quantity, line in refused.items() if self._refused[quantity][0] >= end.at_s
+        }
+        doubts |= dict(known)
+        measured = assemble(
             start.at_s,
             end.at_s,
             seen,
@@ -278,15 +294,23 @@ class Tracker:
             doubts,
             knows_attainment=self._series.preset.met is not None,
             in_flight=sum(self._in_flight.values()),
-            steps=self._ring.steps((Quantity.REQUESTS.value, Part.COUNT.value), start, end),
+            grown=added.get(GROWN[0], NOTHING).count,
+            left=added.get(LEFT[0], NOTHING).count,
+            steps=self._ring.steps(ARRIVED, start, end),
         )
+        past = dict.fromkeys(line for quantity, line in refused.items() if quantity not in doubts)
+        measured = noted(measured, f"left out: {'; '.join(past)}" if past else "")
+        if Quantity.REQUESTS in start.broken and Quantity.REQUESTS not in doubts:
+            since = f"{datetime.fromtimestamp(start.broken[Quantity.REQUESTS], UTC):%H:%M:%S} UTC"
+            measured = noted(measured, f"requests since {since} are spread evenly", HealthStatus.PARTIAL)
+        return measured
 
 
 def _last_good(old: Samples, new: Samples) -> Samples:
-    """The new samples, NaN and negative ones replaced by the last good value, or left out without one."""
-    if not any(not value >= 0 for value in new.values()):
+    """The new samples, those that cannot be replaced by the last good value, or left out without one."""
+    if all(map(can_be, new.values())):
         return new
-    good = {series: value if value >= 0 else old.get(series) for series, value in new.items()}
+    good = {series: value if can_be(value) else old.get(series) for series, value in new.items()}
     return {series: value for series, value in good.items() if value is not None}
 
 

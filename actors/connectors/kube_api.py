@@ -43,6 +43,15 @@ ADMISSION = "admission webhook"
 MISSHAPEN = (TypeError, AttributeError, KeyError, ValueError)
 """What the client raises over a kubeconfig that is YAML of another shape."""
 CLIENT_NAMES = ("ApiClient", "ApiException", "Configuration", "CoreV1Api", "CustomObjectsApi")
+OWN_SCALING = {
+    kind: f"let KServe scale it with KEDA ({section}) by headway_target_replicas, "
+    "and set connector.kind virtual (docs/targets.md#kserve)"
+    for kind, section in (
+        ("InferenceService", "spec.predictor.autoScaling"),
+        ("LLMInferenceService", "spec.scaling.keda"),
+    )
+}
+"""What to do with kinds that own the counts of their Deployments and have no scale subresource."""
 _IMPORTING = threading.Lock()
 
 
@@ -158,7 +167,8 @@ class KubeApi:
             known = sorted({str(item["kind"]) for item in found if "/" not in str(item.get("name"))})
             raise Refused(f"{group}/{version} has no kind {kind}; it has {', '.join(known) or 'none'}")
         if f"{plural}/scale" not in (item.get("name") for item in found):
-            raise Refused(f"{kind} of {group}/{version} has no scale subresource")
+            way = f": {OWN_SCALING[kind]}" if kind in OWN_SCALING else ""
+            raise Refused(f"{kind} of {group}/{version} has no scale subresource{way}")
         return Resource(group=group, version=version, plural=plural, kind=kind)
 
     async def call(

@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Any
 
 from actors.connectors.dynamo_graph import command_words, flagged_model
-from actors.connectors.kube_api import Manifest, condition, mapping, number
+from actors.connectors.kube_api import OWN_SCALING, Manifest, condition, mapping, number
 from actors.connectors.protocol import PoolCounts, Refused
 from headway.planning import Role
 
@@ -100,7 +100,9 @@ def _owner_problem(manifest: Manifest) -> str:
     owners = mapping(manifest.get("metadata")).get("ownerReferences")
     for owner in owners if isinstance(owners, list) else []:
         if mapping(owner).get("controller") is True:
-            return f"belongs to {owner.get('kind')} {owner.get('name')}, which sets its count: name that one"
+            kind = str(owner.get("kind"))
+            way = OWN_SCALING.get(kind, "name that one")
+            return f"belongs to {kind} {owner.get('name')}, which sets its count: {way}"
     return ""
 
 

@@ -22,6 +22,7 @@ from headway.config.base import (
     RoleName,
     Settings,
 )
+from headway.config.presets import ENGINE_PRESETS, PresetName, PresetSettings
 from headway.extensions import ExtensionPoint
 
 
@@ -140,9 +141,6 @@ class TracingSettings(Settings):
         return self.endpoint.rstrip("/") + HTTP_PATH
 
 
-ENGINE_PRESETS = ("vllm", "sglang", "ray-serve-llm")
-"""Presets whose metrics engines show themselves."""
-
 LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 MOST_ENGINES = 4096
@@ -152,7 +150,9 @@ class EngineAddresses(Settings):
     """The engines of one role, found in one or several ways."""
 
     addresses: tuple[str, ...] = Field(default=(), max_length=MOST_ENGINES)
-    """One an engine: `host:port`, or a URL; its `/metrics` is read."""
+    """One an engine: `host:port`, or a URL; the preset's path is read (`/metrics`), unless it ends so."""
+    https: bool = False
+    """True: addresses without a scheme, and those that are looked up, are https."""
     dns: str | None = None
     """`host:port`: every address that the name has is an engine, as with a headless Service."""
     selector: str | None = None
@@ -197,16 +197,31 @@ class MetricsSettings(Settings):
     """What is read (docs/reference/measurements.md): a gateway, a Prometheus, or the engines themselves."""
     url: str | None = None
     """Address of Prometheus (needed with `source: prometheus`), or of the gateway; null: our own gateway."""
-    preset: Literal["headway", "dynamo", "vllm", "sglang", "llm-d", "ray-serve-llm"] = "headway"
-    """Whose metric names; source engines takes vllm, sglang and ray-serve-llm."""
+    preset: PresetName = "headway"
+    """Whose metric names; source engines takes those that engines show (not headway, dynamo, llm-d)."""
+    overrides: PresetSettings = PresetSettings()
+    """What differs from the preset (docs/reference/measurements.md#other-names)."""
     labels: Mapping[str, str] = {}
     """Prometheus: labels that all series carry; a value that begins with ~ is a regular expression."""
     role_labels: Mapping[RoleName, Mapping[str, str]] = {}
     """Prometheus: by role, labels of the series of its engines; all pools or none."""
     engines: Mapping[RoleName, EngineAddresses] = {}
     """Source engines: by role, where its engines are."""
+    headers: Mapping[str, str] = {}
+    """Headers to send, such as `X-Scope-OrgID: team`; `@FILE` sends what is in the file."""
+    offset_s: NonNegativeFloat = 0.0
+    """Prometheus: intervals end so many seconds ago, for samples that always come late."""
+    max_answer_mib: PositiveFloat = Field(default=64.0, le=4096)
+    """Of a longer answer nothing is used, so that the collector's memory stays bounded."""
     ca_file: str | None = None
     """HTTPS: a PEM file of authorities to trust; null: the system's."""
+    cert_file: str | None = None
+    """HTTPS: a PEM file with our certificate, where the other side asks for one."""
+    key_file: str | None = None
+    """HTTPS: a PEM file with its private key; null: `cert_file` holds it too."""
+    verify: Literal["full", "authority", "none"] = "full"
+    """HTTPS: certificates have to be of a trusted authority and of that host, of the authority alone (pods
+    by their addresses), or none is looked at."""
     token_file: str | None = None
     """A file with the key to send (`Authorization: Bearer KEY`); read for each question. A user and a
     password stand in the address: `https://user:password@host`."""
@@ -231,8 +246,8 @@ class MetricsSettings(Settings):
             if self.preset not in ENGINE_PRESETS:
                 *others, last = ENGINE_PRESETS
                 raise ValueError(f"source 'engines' needs the preset {', '.join(others)} or {last}")
-        if self.source != "prometheus" and (self.labels or self.role_labels):
-            raise ValueError("labels and role_labels choose series of a Prometheus")
+        if self.source != "prometheus" and (self.labels or self.role_labels or self.offset_s):
+            raise ValueError("labels, role_labels and offset_s are for series of a Prometheus")
         for name in (*self.labels, *(name for labels in self.role_labels.values() for name in labels)):
             if LABEL_NAME.fullmatch(name) is None:
                 raise ValueError(f"{name!r} is no name of a label")

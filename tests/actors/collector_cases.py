@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from actors.collector.exposition import LineReader, Samples
 from actors.collector.interval import Measured
-from actors.collector.presets import HEADWAY, Preset
+from actors.collector.presets import PRESETS, Preset
 from actors.collector.series import ModelSeries
 from actors.collector.tracker import Tracker
 from actors.metric_collector import MetricCollector
@@ -18,6 +18,8 @@ from tests.clocks import Clock
 from tests.exporter import MODEL, Exporter
 from tests.patience import PATIENCE_S
 from tests.stores import MemoryStore
+
+HEADWAY = PRESETS["headway"]
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

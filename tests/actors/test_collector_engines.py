@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from actors.collector.engines import Discovery, DiscoveryError, resolved, url
+from actors.collector.engines import Discovery, DiscoveryError, resolved
 from actors.collector.interval import HealthStatus, PoolLoad
+from actors.collector.presets import PRESETS
 from actors.metric_collector import MetricCollector
 from headway.config import HeadwayConfig
 from headway.config.live import EngineAddresses
@@ -301,10 +302,14 @@ async def test_names_are_resolved():
 @pytest.mark.parametrize(
     ("address", "metrics"),
     [
-        ("a:1", "http://a:1/metrics"),
-        ("https://a:1/", "https://a:1/metrics"),
+        ("a:1", "https://a:1/prometheus/metrics"),
+        ("http://a:1/", "http://a:1/prometheus/metrics"),
         ("http://a/metrics", "http://a/metrics"),
+        ("http://a/x?key=1", "http://a/x/prometheus/metrics?key=1"),
     ],
 )
-def test_addresses(address: str, metrics: str):
-    assert url(address) == metrics
+async def test_addresses(address: str, metrics: str):
+    given = {Role.MIXED: EngineAddresses(addresses=(address,), https=True)}
+    path = PRESETS["trtllm"].path
+    found = Discovery(given, resolved, timeout_s=PATIENCE_S, clock=Clock(), path=path)
+    assert await found.engines() == {metrics: Role.MIXED}

@@ -12,10 +12,15 @@ from hypothesis import strategies as st
 from actors.collector.exposition import LineReader, SeriesId, SourceDownError, parse
 from actors.collector.increase import Counters, change_in_flight, summed
 from actors.collector.interval import Increase, Quantity, latency, quantile
-from actors.collector.presets import DYNAMO, HEADWAY, LLM_D, PRESETS, VLLM
+from actors.collector.presets import PRESETS
 from actors.collector.promql import Chosen, sample_queries, selector
 from actors.collector.series import ModelSeries
 from headway.planning import Role
+
+DYNAMO = PRESETS["dynamo"]
+HEADWAY = PRESETS["headway"]
+LLM_D = PRESETS["llm-d"]
+VLLM = PRESETS["vllm"]
 
 SERIES = ModelSeries(HEADWAY, "tiny")
 ARRIVALS = SeriesId("headway_request_arrivals_total", (("model", "tiny"),))
@@ -33,8 +38,8 @@ def gained(old, new, series=SERIES):
     counters = Counters()
     counters.begin(series.counters(old), 0.0)
     found = summed(counters.add(series.counters(new), 1.0).by_group)
-    for key, change in change_in_flight(series.in_flight(old), series.in_flight(new)).items():
-        found[key] = found.get(key, 0.0) + change
+    if change := change_in_flight(series.in_flight(old), series.in_flight(new)):
+        found[REQUESTS] = found.get(REQUESTS, 0.0) + sum(change.values())
     return found
 
 
@@ -140,7 +145,7 @@ def test_a_preset_follows_every_quantity(preset):
     series = ModelSeries(preset, "m")
     followed = {channel.quantity for channel in series.channels}
     without_slo = {"requests", "completed", "isl", "osl", "duration", "ttft", "itl"}
-    more = {"headway": {"met", "missed"}, "dynamo": {"cached"}}
+    more = {"headway": {"met", "missed"}, "dynamo": {"cached"}, "nim": set()}
     assert followed == without_slo | more.get(preset.name, {"queue", "cached"})
     assert bool(series.gauges) == (preset.load is not None)
 
@@ -235,14 +240,15 @@ def test_the_queries_are_narrowed_by_model_labels_and_role():
 
 def test_names_and_labels_in_promql():
     assert selector(["vllm:x"], (("pod", '~p-"x"'),)) == '{__name__=~"vllm[:_]x",pod=~"p-\\"x\\""}'
-    assert "vllm[:_]gpu_cache_usage_perc|vllm[:_]kv_cache" in selector(["vllm:kv_cache_usage_perc"], ())
+    names = ModelSeries(VLLM, "tiny").spelt(["vllm:kv_cache_usage_perc"])
+    assert "vllm[:_]gpu_cache_usage_perc|vllm[:_]kv_cache" in selector(names, ())
 
 
 def test_lines_are_parsed_once_and_mean_the_same():
     lines = LineReader(SERIES.names)
     for count in (1, 2):
         text = f'# HELP x y\nheadway_request_arrivals_total{{model="tiny"}} {count}\nother 3\n'
-        assert lines.read(text) == parse(text, SERIES.names) == {ARRIVALS: float(count)}
+        assert lines.read(text) == parse(text, frozenset(SERIES.names)) == {ARRIVALS: float(count)}
     assert lines.read('headway_request_arrivals_total{model="tiny"} 3.0 1700000000000\n') == {ARRIVALS: 3.0}
 
 
@@ -251,5 +257,5 @@ def test_older_and_other_spellings_are_names_of_today(today):
     before = {"inter_token_latency_seconds_sum": "time_per_output_token_seconds_sum"}
     names = (f"vllm:{today}", f"vllm_{today}", f"vllm:{before.get(today, 'gpu_cache_usage_perc')}")
     for name in names:
-        found = LineReader([f"vllm:{today}"]).read(f'{name}{{model_name="tiny"}} 3.5\n')
+        found = LineReader(ModelSeries(VLLM, "tiny").names).read(f'{name}{{model_name="tiny"}} 3.5\n')
         assert found == {SeriesId(f"vllm:{today}", (("model_name", "tiny"),)): 3.5}

@@ -119,8 +119,8 @@ async def test_more_than_a_gateway_says_is_not_read():
             await response.write(b"# " + b"x" * 2**16 + b"\n")
         return response
 
-    async with serving(endless) as url, collecting("gateway", url) as collector:
-        assert "bytes" in (await collector.collect(10.0)).health.detail
+    async with serving(endless) as url, collecting("gateway", url, max_answer_mib=16) as collector:
+        assert "over 16 MiB (metrics.max_answer_mib)" in (await collector.collect(10.0)).health.detail
 
 
 async def test_credentials_in_an_address_are_not_shown():
@@ -184,6 +184,8 @@ GOOD = Coverage(newest=999.0, known=1.0, scraping=2.0, resumed=nan)
         (Coverage(newest=969.0, known=1.0, scraping=2.0), HealthStatus.STALE),
         (Coverage(newest=999.0, known=1.0), HealthStatus.STARTING),
         (Coverage(newest=999.0, known=1.0, scraping=2.0, resumed=1.0), HealthStatus.STARTING),
+        (Coverage(newest=999.0, ahead=1_200.0, known=1.0, scraping=2.0), HealthStatus.STALE),
+        (Coverage(ahead=1_200.0), HealthStatus.STALE),
     ],
 )
 def test_what_the_coverage_of_an_interval_means(coverage, status):

@@ -9,9 +9,12 @@ from hypothesis import strategies as st
 
 from actors.collector.increase import Ring, between
 from actors.collector.interval import HealthStatus, PoolLoad
-from actors.collector.presets import SGLANG, VLLM
+from actors.collector.presets import PRESETS
 from headway.planning import Role
 from tests.actors.collector_cases import Pages, Process
+
+SGLANG = PRESETS["sglang"]
+VLLM = PRESETS["vllm"]
 
 
 @pytest.mark.parametrize(

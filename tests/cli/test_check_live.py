@@ -163,6 +163,10 @@ def test_check_attach_names_engines_that_do_not_answer(
         out = headway(capsys, "check", "--attach", written(tmp_path, text)).out
         assert "1 of 2 engines answer" in out
         assert "; engines: 1 mixed; not read: http://127.0.0.1:9/metrics: ClientConnectorError" in out
+        assert "\n  ttft: vllm:time_to_first_token_seconds, 1 series\n" in out
+        kserve = headway(capsys, "check", "--attach", written(tmp_path, text.replace('"vllm"', '"kserve"')))
+        assert "no `kserve_vllm:num_requests_running`; " in kserve.out
+        assert " series begin with `vllm:`: preset vllm\n" in kserve.out
         other = headway(
             capsys, "check", "--attach", written(tmp_path, text.replace('"model": "m"', '"model": "M"'))
         )

@@ -6,8 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from actors.collector.pages import MOST_BYTES
 from actors.collector.request_list import ARRIVAL, UNKNOWN, RequestList, decode, encode
+from headway.config import MetricsSettings
 from headway.routing.types import RequestSlo
 from serve_apps.engines.protocol import TokenChunk
 from serve_apps.gateway.backend import Overloaded, ReplicaLost
@@ -96,7 +96,7 @@ def rows(running) -> list[tuple[int, int]]:
 def test_all_that_is_kept_fits_what_a_collector_reads():
     log = RequestLog(Clock())
     whole = RequestList(0.0, 0.0, np.resize(log.recent(0.0).rows, MOST_ROWS))
-    assert len(encode(whole)) < MOST_BYTES
+    assert len(encode(whole)) < MetricsSettings().max_answer_mib * 2**20
 
 
 def test_a_gateway_tells_its_requests(serve: Serve):

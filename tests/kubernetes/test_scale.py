@@ -1,11 +1,13 @@
 """The connector and objects with a scale subresource, and Dynamo's scaling adapters, over real HTTP."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from actors.connectors import connector_problems
+from actors.connectors.kube_api import KubeApi
 from actors.connectors.protocol import PoolCounts, Refused
 from headway.config import HeadwayConfig
 from headway.planning import Role
@@ -76,14 +78,22 @@ def test_one_pool_that_fails_does_not_keep_the_other_from_being_set(
     assert deployment(fleet, "vllm-decode")["spec"]["replicas"] == 5
 
 
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [
+        ("DynamoGraphDeployment", "name that one"),
+        ("InferenceService", r"KEDA \(spec.predictor.autoScaling\) by headway_target_replicas"),
+        ("LLMInferenceService", r"KEDA \(spec.scaling.keda\) by headway_target_replicas"),
+    ],
+)
 def test_an_object_that_another_one_owns_is_refused_with_the_owner(
-    fleet: ApiServer, connect: MakeConnector
+    kind: str, way: str, fleet: ApiServer, connect: MakeConnector
 ) -> None:
-    owner = {"kind": "DynamoGraphDeployment", "name": "llm", "controller": True}
+    owner = {"kind": kind, "name": "llm", "controller": True}
     fleet.put(workload("vllm-decode", 8, ownerReferences=[owner]), "deployments")
     connector = connect(**SCALE)
 
-    with pytest.raises(Refused, match="Deployment prod/vllm-decode: belongs to DynamoGraphDeployment llm"):
+    with pytest.raises(Refused, match=f"Deployment prod/vllm-decode: belongs to {kind} llm, .*{way}"):
         asyncio.run(connector.set_targets(TARGETS, {}))
     assert "belongs to" in asyncio.run(connector.ready()).reason
 
@@ -166,3 +176,15 @@ def test_a_service_with_a_scaling_adapter_is_scaled_through_it(
     state = asyncio.run(connector.state())
     assert state[Role.DECODE] == PoolCounts(desired=5, starting=2, ready=3, draining=0)
     assert asyncio.run(connector.set_targets(TARGETS, {})).status == "unchanged"
+
+
+@pytest.mark.parametrize("kind", ["InferenceService", "LLMInferenceService"])
+def test_a_kind_that_cannot_be_scaled_is_refused_with_the_way_that_works(kind: str) -> None:
+    async def resources(*_: object, **__: object) -> dict[str, Any]:
+        return {"resources": [{"kind": kind, "name": "services"}, {"kind": kind, "name": "services/status"}]}
+
+    api: Any = SimpleNamespace(call=resources)
+    with pytest.raises(Refused) as raised:
+        asyncio.run(KubeApi.resource_of(api, "serving.kserve.io", "v1", kind, 1.0))
+    assert f"{kind} of serving.kserve.io/v1 has no scale subresource: let KServe" in str(raised.value)
+    assert "connector.kind virtual (docs/targets.md#kserve)" in str(raised.value)

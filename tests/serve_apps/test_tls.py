@@ -21,7 +21,7 @@ from actors.collector.exposition import SourceDownError
 from actors.collector.pages import TextReader
 from actors.collector.presets import PRESETS
 from actors.collector.prometheus_source import PrometheusSource
-from headway.config import ConfigError, HeadwayConfig, TlsSettings
+from headway.config import ConfigError, HeadwayConfig, MetricsSettings, TlsSettings
 from headway_cli.app import run
 from serve_apps import tls
 from serve_apps.gateway.app import make_app
@@ -119,9 +119,8 @@ def test_the_collector_trusts_a_file_and_sends_a_token(pair, tmp_path):
 
     async def read(path: str, ca_file: Path | None, token_file: Path | None) -> str:
         before = open_files()
-        reader = TextReader(
-            PATIENCE_S, *(None if file is None else str(file) for file in (ca_file, token_file))
-        )
+        ca, token = (None if file is None else str(file) for file in (ca_file, token_file))
+        reader = TextReader(PATIENCE_S, MetricsSettings(ca_file=ca, token_file=token))
         try:
             return await reader.get(path)
         finally:
@@ -148,12 +147,16 @@ def test_a_prometheus_behind_https_and_a_key_is_asked_with_both(pair, tmp_path):
     token.write_text("secret\n")
 
     async def fault(server: str, **files: Path) -> str:
-        given = {name: str(file) for name, file in files.items()}
-        source = PrometheusSource(server, PRESETS["vllm"], "m", timeout_s=PATIENCE_S, fresh_s=5.0, **given)
+        given = MetricsSettings(**{name: str(file) for name, file in files.items()})
+        source = PrometheusSource(
+            server, PRESETS["vllm"], "m", timeout_s=PATIENCE_S, fresh_s=5.0, settings=given
+        )
+        before = open_files()
         try:
             return (await source.probe()).detail
         finally:
             await source.close()
+            await eventually(lambda: open_files() <= before)
 
     with gateway(pair) as server:
         # A gateway is no Prometheus: with a key it has no such path.
@@ -161,7 +164,7 @@ def test_a_prometheus_behind_https_and_a_key_is_asked_with_both(pair, tmp_path):
             ({}, "certificate"),
             ({"ca_file": pair.cert}, "401"),
             ({"ca_file": pair.cert, "token_file": token}, "404"),
-            ({"ca_file": tmp_path / "none"}, f"metrics.ca_file: {tmp_path / 'none'}: there is no such file"),
+            ({"ca_file": tmp_path / "none"}, f"metrics.ca_file: {tmp_path / 'none'}: No such file"),
             ({"ca_file": pair.cert, "token_file": tmp_path / "none"}, "metrics.token_file"),
         ):
             assert said in asyncio.run(fault(server.address, **files))

@@ -1,0 +1,254 @@
+"""Whatever is attached: demand within 5 % of the truth, or a health that is not ok and names the cause."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+
+from actors.collector.interval import HealthStatus, Measured
+from tests.truth.engines import MODEL, Engine, Sample, requests
+from tests.truth.reading import BEGIN_S, Target, read_engines, read_prometheus, write_blocks
+
+UNTIL_S = 400.0
+BORDERS_S = (60.0, 120.0, 180.0, 240.0, 300.0, 360.0)
+CLOSE = 0.05
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fleet, what is asked of it, and what has to be said where its demand cannot be known.
+
+    `said` are words of a health that is not ok; empty where demand has to be true. `replicas` are those that
+    the target would count.
+    """
+
+    name: str
+    targets: Sequence[Target]
+    preset: str = "vllm"
+    said: str = ""
+    replicas: int = 1
+    ways: tuple[str, ...] = ("engines", "prometheus")
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    late_s: float = 0.0
+    """How long it takes until a Prometheus has a sample."""
+
+    @property
+    def engines(self) -> list[Engine]:
+        return list({id(each.engine): each.engine for each in self.targets}.values())
+
+    def truth(self, start_s: float, end_s: float) -> int:
+        return sum(each.arrived(start_s, end_s) for each in self.engines)
+
+
+def engine(rate: Any = 2.0, seed: int = 1, **kwargs: Any) -> Engine:
+    of_requests = {
+        key: kwargs.pop(key)
+        for key in ("isl", "osl", "ttft_s", "itl_s", "places", "abort", "counted")
+        if key in kwargs
+    }
+    return Engine(served=requests(rate, seed, until_s=UNTIL_S, **of_requests), **kwargs)
+
+
+def one(name: str, made: Engine, **kwargs: Any) -> Case:
+    return Case(name, [Target(made)], **kwargs)
+
+
+def fleet(count: int) -> list[Engine]:
+    return [engine(seed=n, address=f"10.0.0.{n}:8000", pod=f"vllm-{n}") for n in range(1, count + 1)]
+
+
+def both(*parts: Sequence[Sample]) -> list[Sample]:
+    return [sample for part in parts for sample in part]
+
+
+def ranks_of_one_page() -> Engine:
+    """Two data-parallel ranks, told apart by vLLM's label `engine`."""
+    first, second = (engine(seed=n, labels={"engine": str(n)}) for n in (0, 1))
+    served = first.served
+    joined = type(served)(
+        **{
+            name: np.concatenate([getattr(served, name), getattr(second.served, name)])
+            for name in served.__dataclass_fields__
+        }
+    )
+    return Engine(served=joined, odd=lambda at_s, _: both(first.page(at_s), second.page(at_s)))
+
+
+def spoilt(name: str, value: float, from_s: float) -> Callable[[float, list[Sample]], list[Sample]]:
+    """A page on which samples of this name show another value from a time on."""
+
+    def odd(at_s: float, page: list[Sample]) -> list[Sample]:
+        return [
+            (each, labels, value if each.startswith(name) and from_s <= at_s < from_s + 60 else known)
+            for each, labels, known in page
+        ]
+
+    return odd
+
+
+PORTS = [engine(seed=n, address=f"10.0.0.1:800{n}", labels={"engine": str(n)}) for n in (0, 1)]
+RANKED = engine(seed=3, system="sglang", labels={"_ranks": "8"})
+AGAIN = [
+    replace(engine(seed=7), gone_s=100.0),
+    replace(engine(seed=7), begun_s=105.0, address="10.0.0.9:8000", pod="vllm-9"),
+]
+CASES = [
+    one("vllm", engine()),
+    Case("vllm, four", [Target(each, after_s=n) for n, each in enumerate(fleet(4))], replicas=4),
+    one("ranks of one page", ranks_of_one_page()),
+    Case("a port for each rank", [Target(each) for each in PORTS]),
+    Case(
+        "two jobs scrape the pods",
+        [
+            Target(each, job, after_s=after_s)
+            for each in fleet(2)
+            for job, after_s in (("pods", 0.0), ("services", 2.0))
+        ],
+        replicas=2,
+        ways=("prometheus",),
+    ),
+    Case(
+        "a second job for 15 s",
+        [
+            Target(each, job, after_s=after_s, from_s=from_s, until_s=until_s)
+            for each in fleet(2)
+            for job, after_s, from_s, until_s in (("pods", 0.0, 0.0, inf), ("services", 2.0, 130.0, 145.0))
+        ],
+        replicas=2,
+        ways=("prometheus",),
+    ),
+    Case(
+        "two Prometheus servers",
+        [
+            Target(each, after_s=after_s, labels={"prometheus_replica": replica})
+            for each in fleet(2)
+            for replica, after_s in (("a", 0.0), ("b", 1.0))
+        ],
+        replicas=2,
+        ways=("prometheus",),
+    ),
+    one("kserve", engine(system="kserve"), preset="kserve"),
+    one("vllm before 0.11", engine(system="vllm-0.10")),
+    one("ray serve llm", engine(system="ray", labels={"ReplicaId": "a"}), preset="ray-serve-llm"),
+    one("nim", engine(system="nim"), preset="nim"),
+    one("sglang", engine(system="sglang"), preset="sglang"),
+    one("sglang, eight ranks", RANKED, preset="sglang"),
+    one(
+        "dynamo, lower case",
+        engine(system="dynamo", model=MODEL.lower()),
+        preset="dynamo",
+        ways=("prometheus",),
+    ),
+    one("dynamo, case kept", engine(system="dynamo"), preset="dynamo", ways=("prometheus",)),
+    one("clients that leave", engine(rate=8.0, abort=0.3, osl=200)),
+    one(
+        "clients that leave, uncounted",
+        engine(rate=8.0, abort=0.5, osl=200, counted=False),
+        said="first token",
+    ),
+    one(
+        "inf among the gauges",
+        replace(engine(), odd=spoilt("vllm:num_requests_running", inf, 130)),
+        said="vllm:num_requests_running",
+    ),
+    one(
+        "1e300 in a counter",
+        replace(engine(), odd=spoilt("vllm:request_success_total", 1e300, 130)),
+        said="vllm:request_success_total",
+    ),
+    one(
+        "NaN in a histogram",
+        replace(engine(), odd=spoilt("vllm:request_prompt_tokens", float("nan"), 130)),
+        said="",
+    ),
+    Case(
+        "a restart",
+        [
+            Target(replace(engine(seed=5), begun_s=90.0)),
+        ],
+        ways=("prometheus",),
+    ),
+    Case("rescheduled", [Target(each) for each in AGAIN]),
+    Case(
+        "scrapes that do not divide",
+        [Target(each, every_s=17.0) for each in fleet(2)],
+        replicas=2,
+        ways=("prometheus",),
+    ),
+    Case(
+        "a gap of 40 s",
+        [Target(each, gap_s=(110.0, 150.0)) for each in fleet(2)],
+        replicas=2,
+        ways=("prometheus",),
+    ),
+    Case(
+        "samples 45 s late",
+        [Target(each) for each in fleet(2)],
+        replicas=2,
+        ways=("prometheus",),
+        late_s=45.0,
+    ),
+    one("embeddings", engine(rate=5.0, osl=0)),
+    one("one token", engine(rate=5.0, osl=1)),
+    one("answers of four minutes", engine(rate=1.0, osl=10_000, itl_s=0.024), said=""),
+    one("a growing queue", engine(rate=6.0, osl=200, places=8)),
+    one("a rate that rises", engine(rate=lambda at_s: 1 + at_s / 40)),
+]
+
+
+def told(case: Case, measured: Sequence[Measured]) -> list[str]:
+    """What is wrong: intervals of another demand at health ok, or a cause that no interval names."""
+    wrong = []
+    known = 0
+    for interval in measured:
+        span = interval.start_s - BEGIN_S, interval.end_s - BEGIN_S
+        truth, health = case.truth(*span), interval.health
+        if health.status is HealthStatus.OK and not abs(interval.requests - truth) <= max(2, CLOSE * truth):
+            wrong.append(f"{span}: ok with {interval.requests:g} of {truth}")
+        if health.status is HealthStatus.OK:
+            known += 1
+    lines = [f"{each.health.status}: {each.health.detail}" for each in measured]
+    if case.said and not any(case.said in line for line in lines):
+        wrong.append(f"{case.said!r} is not said: {lines}")
+    if not case.said and known < len(measured) - 1:
+        wrong.append(f"not ok: {lines}")
+    return wrong
+
+
+@pytest.mark.parametrize(
+    "case", [each for each in CASES if "engines" in each.ways], ids=lambda case: case.name
+)
+def test_engines_show_the_truth(case: Case):
+    measured, found = read_engines(case.engines, case.preset, BORDERS_S, **case.settings)
+    wrong = told(case, measured)
+    assert not wrong, case.name
+    assert sum(found.values()) in (case.replicas, len(case.engines))
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory):
+    from tests.prometheus_process import PrometheusProcess, need_prometheus
+
+    need_prometheus()
+    directory = tmp_path_factory.mktemp("prometheus")
+    write_blocks(directory, {f"c{n}": (case.targets, UNTIL_S) for n, case in enumerate(CASES)})
+    server = PrometheusProcess(directory, retention="100y")
+    yield server
+    server.stop()
+
+
+@pytest.mark.parametrize(
+    "case", [each for each in CASES if "prometheus" in each.ways], ids=lambda case: case.name
+)
+def test_a_prometheus_shows_the_truth(case: Case, prometheus):
+    namespace = f"c{CASES.index(case)}"
+    measured = read_prometheus(
+        prometheus.url, namespace, case.preset, BORDERS_S, case.late_s, **case.settings
+    )
+    wrong = told(case, measured)
+    assert not wrong, case.name
