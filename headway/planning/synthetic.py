@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headway.planning.types import FloatArray, Traffic
+from headway.engine.observed_metrics import LengthSpread
+from headway.planning.types import FloatArray, Observation, Traffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,3 +125,11 @@ def _last_bound(histogram: LengthHistogram) -> float:
     below = float((counts[:-1] * (bounds[1:] + bounds[:-1]) / 2.0).sum())
     mean_above = (histogram.mean * counts.sum() - below) / above
     return float(max(2.0 * bounds[-1], 2.0 * mean_above - bounds[-1]))
+
+
+def length_spread(observation: Observation) -> LengthSpread:
+    """Of an interval's prompts, and of the outputs that ended in it; no spread where there are none."""
+    traffic = observation.traffic
+    columns = (traffic.input_tokens, traffic.completed_output_tokens) if traffic else ()
+    spreads = (float(np.std(each) / np.mean(each)) if len(each) else 0.0 for each in columns)
+    return LengthSpread(observation.isl_tokens, observation.osl_tokens, *spreads)

@@ -103,12 +103,16 @@ class Plan:
         """The policy's state before its first decision."""
         return first_state(self.policy, self.past, self.config.planner, ends_s=0.0)
 
-    def learner(self) -> PerformanceLearner | None:
-        """How policies learn of the engines; None where that is switched off, or they need no surfaces."""
+    def learner(self, scrape_s: float | None = None) -> PerformanceLearner | None:
+        """How policies learn of the engines; None where that is switched off, or they need no surfaces.
+
+        `scrape_s`: by the engines' metrics, read every so many seconds.
+        """
         if not (self.config.engine.refinement.enabled and self.kind.needs_surfaces):
             return None
         name = self.config.planner.policy
-        return PerformanceLearner(self.profile, lambda profile: make_policy(name, self.settings, profile))
+        make = partial(make_policy, name, self.settings)
+        return PerformanceLearner(self.profile, make, scrape_s)
 
     @property
     def idle(self) -> IdleEngine:

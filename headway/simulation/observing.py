@@ -15,7 +15,7 @@ live: stats of replicas come twice a second, gateways send progress once in a se
 news. A stretch of iterations under way is looked into and not closed, as for utilisation.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isnan
 from typing import Any
 
@@ -24,13 +24,16 @@ from numpy.typing import NDArray
 
 from headway.engine.kernel.layout import COMPLETED, DECODING, IDLE, PREFILLING, SERVING, KernelState
 from headway.engine.observed_latency import LatencyReport, Phase
+from headway.engine.observed_metrics import EngineReadings, engine_reports
 from headway.engine.refinement import URGENT, Refinement, difference, learn, moved, refined
 from headway.engine.replica_speeds import Lengths, ReplicaSpeeds, batch_line
 from headway.engine.surfaces import find_cell, iterations_until, itl_at
+from headway.planning.synthetic import length_spread
 from headway.planning.types import FloatArray, Observation, Policy, Role, Traffic
 from headway.routing import ReplicaLoad, ReplicaState, ReplicaUpdate
 from headway.routing.types import OutputProgress
 from headway.simulation.fleet import Fleet
+from headway.simulation.metrics import engine_totals
 from headway.simulation.scenario import ClassMix
 from interp import Profile
 from interp.jit import compiled
@@ -122,29 +125,49 @@ def reports(fleet: Fleet) -> Iterator[LatencyReport]:
 class PerformanceLearner:
     """The surfaces by which a run plans: the profile as measured, corrected by what engines report.
 
-    `make` gives the policy that plans by a profile.
+    `make` gives the policy that plans by a profile. With `scrape_s` engines are another's: they report
+    nothing, and are read every so many seconds (`engine.observed_metrics`). As live, what an interval's
+    reads show counts after its decision, and the fleet's own routing knows of no differing replicas.
     """
 
-    def __init__(self, profile: Profile, make: Callable[[Profile], Policy]) -> None:
+    def __init__(
+        self, profile: Profile, make: Callable[[Profile], Policy], scrape_s: float | None = None
+    ) -> None:
         self._measured, self._make = profile, make
         self._lengths: Lengths | None = None
         self._served = self.refinement = Refinement()
         self.speeds = ReplicaSpeeds()
+        self.every_s = scrape_s or REPORT_S
+        self._scraped = EngineReadings() if scrape_s else None
+        self._shown: list[LatencyReport] = []
 
     def learn(self, fleet: Fleet, now_s: float) -> None:
-        """Take what the engines report, and let routing know of replicas that differ."""
-        before, seen = self.speeds, list(reports(fleet))
-        present = fleet.serials()
-        self.speeds = before.with_reports(self.refinement, self._measured, seen, now_s, present)
-        self.refinement = learn(self.refinement, self._measured, self.speeds.typical_reports(seen), now_s)
-        if before.differ or self.speeds.differ:
-            fleet.know_speeds(self.speeds, self._idle_requests(fleet))
+        """Take what the engines report or show."""
+        if self._scraped is None:
+            before = self.speeds
+            self._take(list(reports(fleet)), fleet, now_s)
+            if before.differ or self.speeds.differ:
+                # Routing knows of replicas that differ.
+                fleet.know_speeds(self.speeds, self._idle_requests(fleet))
+            return
+        if self._shown:
+            self._take(self._shown, fleet, now_s)
+            self._shown = []
+        self._scraped.add(engine_totals(fleet), now_s)
 
-    def observe(self, observation: Observation) -> None:
-        """Take the lengths of an interval's requests, as far as they were observed."""
+    def _take(self, seen: Sequence[LatencyReport], fleet: Fleet, now_s: float) -> None:
+        known = self.refinement, self._measured
+        self.speeds = self.speeds.with_reports(*known, seen, now_s, fleet.serials())
+        self.refinement = learn(*known, self.speeds.typical_reports(seen), now_s)
+
+    def observe(self, observation: Observation, chunk_tokens: int) -> None:
+        """Take the lengths of an interval's requests, as far as they were observed, and its reads."""
         lengths = Lengths(observation.isl_tokens, observation.osl_tokens)
         if not any(map(isnan, lengths)):
             self._lengths = lengths
+        if self._scraped is not None:
+            profile, spread = refined(self._measured, self.refinement), length_spread(observation)
+            self._shown += engine_reports(profile, self._scraped.take(), spread, chunk_tokens)
 
     def _idle_requests(self, fleet: Fleet) -> Mapping[Role, float]:
         if self._lengths is None:
