@@ -26,6 +26,7 @@ from enum import StrEnum
 from itertools import accumulate, pairwise
 from math import inf, isfinite, isinf, isnan
 
+from headway.engine.observed_metrics import EngineReading
 from headway.planning import Role, Traffic
 from headway.planning.synthetic import CountedTraffic, LengthHistogram
 
@@ -113,7 +114,8 @@ class Measured:
 
     `traffic` are the requests one by one, None where the source does not know them all; `counted` is what it
     counted of them, None where that is not known or nothing arrived. `classes` are by name those of the
-    settings, none where requests are not known one by one.
+    settings, none where requests are not known one by one. `engines` are what engines that others run show
+    of their own work.
     """
 
     start_s: float
@@ -134,6 +136,7 @@ class Measured:
     traffic: Traffic | None = None
     counted: CountedTraffic | None = None
     classes: Mapping[str, ClassMeasured] = field(default_factory=dict)
+    engines: Sequence[EngineReading] = ()
 
     @property
     def ended(self) -> float:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from actors.collector.exposition import INSTANCE, LE, ROLE, Samples, SeriesId, absent, carries
 from actors.collector.interval import NOTHING, Increase, PoolLoad, Quantity
-from actors.collector.presets import Labels, Load, Preset, Series
+from actors.collector.presets import ENGINE_TOTALS, Labels, Load, Preset, Series
 from headway.planning import Role
 
 MOST_SERIES = 500_000
@@ -123,6 +123,9 @@ class ModelSeries:
         self.names = frozenset(
             {self.alive.name, *(c.name for c in self.channels), *(g.name for g in self.gauges)}
         )
+        totals = ENGINE_TOTALS.get(preset.name)
+        self.totals = totals.series if totals else frozenset()
+        self.names |= self.totals
         self.in_flight_names = frozenset(c.name for c in self.channels if c.gauge)
         self._counter_names = frozenset(c.name for c in self.channels if not c.gauge)
         self._load_names = frozenset(gauge.name for gauge in self.gauges)

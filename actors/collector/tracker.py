@@ -16,6 +16,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from actors.collector.engine_totals import EngineTotalsReader
 from actors.collector.exposition import INSTANCE, Samples, SeriesId
 from actors.collector.increase import (
     Counted,
@@ -36,6 +37,7 @@ from actors.collector.interval import (
     unmeasured,
 )
 from actors.collector.series import Group, Key, ModelSeries, Part, Parts, pool_loads
+from headway.engine.observed_metrics import EngineReadings
 
 GONE_S = 300.0
 """A counter without any series is not read, for as long; after that it is gone."""
@@ -65,6 +67,8 @@ class Tracker:
         self._broken: dict[Quantity, float] = {}
         self._doubts: dict[Quantity, str] = {}
         self._ring = Ring()
+        self._totals = EngineTotalsReader(series.preset, series.model)
+        self._readings = EngineReadings()
 
     @property
     def newest_s(self) -> float | None:
@@ -120,6 +124,7 @@ class Tracker:
             self._in_flight, self._samples = in_flight, {**unread, **good}
             self._doubts |= read.doubts
             self._counters.forget(at_s - FORGOTTEN_S)
+        self._readings.add(self._totals.read(samples), at_s)
         last_s = newest.at_s if newest else at_s
         self._broken = {quantity: self._broken.get(quantity, last_s) for quantity in broken}
         self._ring.add(gained, at_s, self._broken)
@@ -270,7 +275,7 @@ class Tracker:
             for quantity in Quantity
             if added.get(_doubt_key(quantity), NOTHING).count > 0
         } | dict(known)
-        return assemble(
+        measured = assemble(
             start.at_s,
             end.at_s,
             seen,
@@ -280,6 +285,10 @@ class Tracker:
             in_flight=sum(self._in_flight.values()),
             steps=self._ring.steps((Quantity.REQUESTS.value, Part.COUNT.value), start, end),
         )
+        # What was measured under doubt shows nothing of the engines.
+        sure = measured.health.status is HealthStatus.OK
+        own = [each for each in self._readings.take() if sure and each.begun_s >= start.at_s]
+        return replace(measured, engines=tuple(own))
 
 
 def _last_good(old: Samples, new: Samples) -> Samples:
