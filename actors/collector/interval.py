@@ -136,7 +136,7 @@ class Measured:
     traffic: Traffic | None = None
     counted: CountedTraffic | None = None
     classes: Mapping[str, ClassMeasured] = field(default_factory=dict)
-    engines: Sequence[EngineReading] = ()
+    engines: Sequence[EngineReading] = field(default=(), repr=False)
 
     @property
     def ended(self) -> float:
