@@ -129,6 +129,10 @@ class Tracker:
         self._broken = {quantity: self._broken.get(quantity, last_s) for quantity in broken}
         self._ring.add(gained, at_s, self._broken)
 
+    def begin_interval(self) -> None:
+        """What engines show up to here belongs to no interval: one begins with the last read."""
+        self._readings.take()
+
     def _begin(self, good: Samples, at_s: float) -> None:
         self._samples = good
         self._in_flight = self._series.in_flight(good)

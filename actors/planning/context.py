@@ -188,8 +188,12 @@ class CurrentPolicy:
         return decision_interval_s(self._settings.config.planner)
 
     def slow(self, counts: Mapping[Role, PoolCounts]) -> Mapping[Role, tuple[float, ...]]:
-        """By role the slowness of replicas that differ from their peers, not of more than are ready."""
-        differing = {} if self.model is None else self.model.differing
+        """By role the slowness of replicas that differ from their peers, not of more than are ready.
+
+        None of engines that others run: a plan that knows them takes it that they get fewer requests.
+        """
+        others = self._settings.config.engine.kind == "external"
+        differing = {} if self.model is None or others else self.model.differing
         known = {role: tuple(one.slowness for one in each) for role, each in differing.items()}
         return {role: known[role][: pool.ready] for role, pool in counts.items() if role in known}
 

@@ -29,11 +29,11 @@ profiled speed the mean of many readings is within 8 %, mostly 5 %, up to a load
 of a saturated engine carries many prompts, prefill is taken for as much as 13 % faster than it is.
 
 Means are not samples. Prefill time is convex in the length, so that prompts of mixed lengths take longer than
-one of their mean. What is measured is held against the mean over a lognormal of the interval's spread, as far
-as P prompts show it (of cv² the share (P − 1) / (P + 3 cv²)), and reported as what one prompt of the mean
-length takes. The ITL is linear in batch and context over what a read spans. The batch is that of iterations,
-B / (1 − e). Its context is that of a token on average, ISL + OSL/2 (1 + cv²): how much of a KV cache is in
-use depends on a capacity and on shared prefixes that metrics do not tell apart.
+one of their mean. What is measured is held against the mean over lengths that spread as the interval's do, as
+far as P prompts show it (the share (P − 1) / (P + 3 cv²) of what it adds), and reported as what one prompt of
+the mean length takes. The ITL is linear in batch and context over what a read spans. The batch is that of
+iterations, B / (1 − e). Its context is that of a token on average, ISL + OSL/2 (1 + cv²): how much of a KV
+cache is in use depends on a capacity and on shared prefixes that metrics do not tell apart.
 
 A reading shows nothing of a phase with fewer than LEAST_PROMPTS or LEAST_GAPS, nothing of decoding where a
 request was preempted, whose gap has its queueing in it, or where prompts take more than MOST_PROMPTS of the
@@ -41,7 +41,7 @@ time, and nothing where (1) and (2) have no solution above 0.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from math import exp, isfinite, log, sqrt
+from math import exp, isfinite
 from typing import NamedTuple
 
 import numpy as np
@@ -51,14 +51,14 @@ from headway.engine.surfaces import prompt_work_s
 from interp import Profile
 from interp.arrays import FloatArray
 
-WINDOW_S = 15.0
+WINDOW_S = 14.0
+"""Least length of a reading: reads of 5 or 15 s are now and then a little early."""
 WARM_TOKENS = 5000.0
+"""Tokens of prompts and outputs that an engine has computed before its latencies count."""
 MOST_READINGS = 65_536
 LEAST_PROMPTS, LEAST_GAPS = 4.0, 100.0
 STEPS = 8
 """Turns in which (1) and (2) are solved."""
-NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
-MOST_CV = 3.0
 MOST_PROMPTS = 0.75
 """Share of the time that prompts take, up to which the rest shows the ITL."""
 
@@ -105,33 +105,46 @@ class EngineReadings:
 
     def __init__(self) -> None:
         self._begun: dict[str, tuple[float, EngineTotals]] = {}
+        self._last: tuple[float, Mapping[str, EngineTotals]] = (0.0, {})
         self._readings: list[EngineReading] = []
 
     def add(self, totals: Mapping[str, EngineTotals], at_s: float) -> None:
         """One more read of all engines."""
         self._begun = {engine: self._begun.get(engine, (at_s, now)) for engine, now in totals.items()}
+        self._last = at_s, totals
+        self._close(WINDOW_S)
+        del self._readings[:-MOST_READINGS]
+
+    def take(self) -> tuple[EngineReading, ...]:
+        """The readings up to the last read, half as long ones too; what comes belongs to the next call."""
+        self._close(WINDOW_S / 2.0)
+        at_s, totals = self._last
+        self._begun = {engine: (at_s, now) for engine, now in totals.items()}
+        taken, self._readings = tuple(self._readings), []
+        return taken
+
+    def _close(self, least_s: float) -> None:
+        at_s, totals = self._last
         for engine, now in totals.items():
             begun_s, before = self._begun[engine]
             gained = EngineTotals(*(after - earlier for after, earlier in zip(now, before, strict=True)))
             fell = min(gained) < 0.0
-            if fell or at_s - begun_s >= WINDOW_S:
+            if fell or at_s - begun_s >= least_s:
                 self._begun[engine] = at_s, now
                 if not fell and before.warm:
                     self._readings.append(EngineReading(engine, begun_s, at_s, gained))
-        del self._readings[:-MOST_READINGS]
-
-    def take(self) -> tuple[EngineReading, ...]:
-        """The readings since the last call."""
-        taken, self._readings = tuple(self._readings), []
-        return taken
 
 
 class LengthSpread(NamedTuple):
-    """Mean tokens of an interval's prompts and outputs, and their standard deviations over their means."""
+    """Mean tokens of an interval's prompts and outputs, and how they spread.
+
+    `isl_shares` are the means of equal parts of the prompts, in order of length, over the mean of all, and
+    `osl_cv` is the standard deviation of outputs over their mean.
+    """
 
     isl_tokens: float
     osl_tokens: float
-    isl_cv: float = 0.0
+    isl_shares: tuple[float, ...] = (1.0,)
     osl_cv: float = 0.0
 
     @property
@@ -156,7 +169,7 @@ def _reports(
 ) -> Iterator[LatencyReport]:
     gained, seconds = reading.gained, reading.ended_s - reading.begun_s
     if min(gained.prompts, gained.prefills) >= LEAST_PROMPTS:
-        prior = _known(profile, gained, lengths.isl_cv)
+        prior = _known(profile, gained, np.array(lengths.isl_shares))
         work_s, itl_s = _solved(gained, seconds, prior, chunk_tokens)
         if not work_s > 0.0:
             return
@@ -181,13 +194,13 @@ class _Known(NamedTuple):
     empty_s: float
 
 
-def _known(profile: Profile, gained: EngineTotals, cv: float) -> _Known:
+def _known(profile: Profile, gained: EngineTotals, shares: FloatArray) -> _Known:
     computed = 1.0 - min(1.0, _ratio(gained.cached_tokens, gained.asked_tokens))
     tokens = max(1.0, computed * gained.prompt_tokens / gained.prompts)
-    work_s, longer = _mean_work_s(profile, tokens, cv, gained.prompts), 1.0
+    work_s, longer = _mean_work_s(profile, tokens * shares, gained.prompts), 1.0
     if gained.asked_tokens > 0.0 and gained.first_tokens > 0.0:
         mean = max(1.0, computed * gained.asked_tokens / gained.first_tokens)
-        longer = _mean_work_s(profile, mean, cv, gained.first_tokens) / work_s
+        longer = _mean_work_s(profile, mean * shares, gained.first_tokens) / work_s
     return _Known(tokens, work_s, longer, float(profile.prefill.table.work_nodes()[1][0]))
 
 
@@ -209,12 +222,13 @@ def _solved(gained: EngineTotals, seconds: float, known: _Known, chunk_tokens: i
     return work_s, itl_s
 
 
-def _mean_work_s(profile: Profile, tokens: float, cv: float, prompts: float) -> float:
-    """Mean of W(u) − W(0) over so many prompts of that mean and spread."""
-    square = min(cv, MOST_CV) ** 2
-    spread = sqrt(log(1.0 + max(0.0, square * (prompts - 1.0) / (prompts + 3.0 * square))))
-    lengths: FloatArray = tokens * np.exp(spread * NODES - spread**2 / 2.0)
-    return float(WEIGHTS @ prompt_work_s(profile.prefill.table, lengths) / WEIGHTS.sum())
+def _mean_work_s(profile: Profile, lengths: FloatArray, prompts: float) -> float:
+    """Mean of W(u) − W(0) over so many prompts, as lengths spread."""
+    table, mean = profile.prefill.table, lengths.mean(keepdims=True)
+    alone_s, spread_s = float(prompt_work_s(table, mean)[0]), float(prompt_work_s(table, lengths).mean())
+    square = float(lengths.var() / mean[0] ** 2)
+    seen = max(0.0, prompts - 1.0) / (prompts + 3.0 * square)
+    return alone_s + seen * (spread_s - alone_s)
 
 
 def _ratio(total: float, count: float) -> float:

@@ -127,9 +127,16 @@ def _last_bound(histogram: LengthHistogram) -> float:
     return float(max(2.0 * bounds[-1], 2.0 * mean_above - bounds[-1]))
 
 
+PARTS = 32
+
+
 def length_spread(observation: Observation) -> LengthSpread:
     """Of an interval's prompts, and of the outputs that ended in it; no spread where there are none."""
-    traffic = observation.traffic
-    columns = (traffic.input_tokens, traffic.completed_output_tokens) if traffic else ()
-    spreads = (float(np.std(each) / np.mean(each)) if len(each) else 0.0 for each in columns)
-    return LengthSpread(observation.isl_tokens, observation.osl_tokens, *spreads)
+    traffic, means = observation.traffic, (observation.isl_tokens, observation.osl_tokens)
+    if traffic is None or not len(traffic.input_tokens):
+        return LengthSpread(*means)
+    inputs, outputs = np.sort(traffic.input_tokens), traffic.completed_output_tokens
+    share = np.concatenate([[0.0], np.cumsum(inputs) / inputs.sum()])
+    parts = PARTS * np.diff(np.interp(np.linspace(0.0, len(inputs), PARTS + 1), np.arange(len(share)), share))
+    cv = float(outputs.std() / outputs.mean()) if len(outputs) else 0.0
+    return LengthSpread(*means, tuple(parts.tolist()), cv)

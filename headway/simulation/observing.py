@@ -15,7 +15,7 @@ live: stats of replicas come twice a second, gateways send progress once in a se
 news. A stretch of iterations under way is looked into and not closed, as for utilisation.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from math import isnan
 from typing import Any
 
@@ -127,7 +127,8 @@ class PerformanceLearner:
 
     `make` gives the policy that plans by a profile. With `scrape_s` engines are another's: they report
     nothing, and are read every so many seconds (`engine.observed_metrics`). As live, what an interval's
-    reads show counts after its decision, and the fleet's own routing knows of no differing replicas.
+    reads show counts after its decision, and neither the routing, which is another's, nor the plan goes by
+    which replicas differ.
     """
 
     def __init__(
@@ -142,23 +143,16 @@ class PerformanceLearner:
         self._shown: list[LatencyReport] = []
 
     def learn(self, fleet: Fleet, now_s: float) -> None:
-        """Take what the engines report or show."""
-        if self._scraped is None:
-            before = self.speeds
-            self._take(list(reports(fleet)), fleet, now_s)
-            if before.differ or self.speeds.differ:
-                # Routing knows of replicas that differ.
-                fleet.know_speeds(self.speeds, self._idle_requests(fleet))
-            return
-        if self._shown:
-            self._take(self._shown, fleet, now_s)
+        """Take what the engines report or have shown, and let our routing know of replicas that differ."""
+        before, known = self.speeds, (self.refinement, self._measured)
+        seen = list(reports(fleet)) if self._scraped is None else self._shown
+        if self._scraped is not None:
+            self._scraped.add(engine_totals(fleet), now_s)
             self._shown = []
-        self._scraped.add(engine_totals(fleet), now_s)
-
-    def _take(self, seen: Sequence[LatencyReport], fleet: Fleet, now_s: float) -> None:
-        known = self.refinement, self._measured
-        self.speeds = self.speeds.with_reports(*known, seen, now_s, fleet.serials())
+        self.speeds = before.with_reports(*known, seen, now_s, fleet.serials())
         self.refinement = learn(*known, self.speeds.typical_reports(seen), now_s)
+        if self._scraped is None and (before.differ or self.speeds.differ):
+            fleet.know_speeds(self.speeds, self._idle_requests(fleet))
 
     def observe(self, observation: Observation, chunk_tokens: int) -> None:
         """Take the lengths of an interval's requests, as far as they were observed, and its reads."""

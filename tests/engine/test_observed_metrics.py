@@ -100,7 +100,7 @@ def test_prompts_of_mixed_lengths_are_no_slower_than_they_are() -> None:
     profile = build_profile(prefill, PROFILE.decode.samples)
     lengths = np.random.default_rng(1).lognormal(np.log(6000.0), 0.8, 4000)
     mean_s = float(np.mean(profile.prefill.ttft_s(lengths)))
-    spread = LengthSpread(float(lengths.mean()), 120.0, float(lengths.std() / lengths.mean()))
+    spread = LengthSpread(float(lengths.mean()), 120.0, tuple(np.sort(lengths) / lengths.mean()))
     shown = reading(**prompts(4000.0, spread.isl_tokens, mean_s))
     (report,) = engine_reports(profile, [shown], spread, 0)
     assert mean_s > 1.3 * profile.prefill.ttft_s(report.tokens)
@@ -134,7 +134,8 @@ def seen(fleet: dict[Role, int], rules: EngineRules, speed: float, rate_rps: flo
     while (observation := driven.advance()) is not None and observation.now_s < trace.duration_s:
         readings.add(engine_totals(driven.fleet), observation.now_s)
         driven.act(observation, driven.policy.plan(observation, 0))
-    lengths = LengthSpread(600.0, 120.0, 1.0, 1.0)
+    shares = np.array([each.mean() for each in np.array_split(np.sort(trace.input_tokens), 32)]) / 600.0
+    lengths = LengthSpread(600.0, 120.0, tuple(shares), 1.0)
     return list(engine_reports(PROFILE, readings.take(), lengths, rules.chunk_tokens))
 
 
@@ -169,5 +170,6 @@ def test_the_spread_of_lengths_is_that_of_what_came_and_ended() -> None:
     assert observation is not None
     spread = length_spread(observation)
     assert spread[:2] == (observation.isl_tokens, observation.osl_tokens)
-    assert spread.isl_cv == pytest.approx(1.0, abs=0.2)
+    assert np.mean(spread.isl_shares) == pytest.approx(1.0, abs=0.01)
+    assert np.std(spread.isl_shares) == pytest.approx(1.0, abs=0.2)
     assert 0.3 < spread.osl_cv < 1.2
