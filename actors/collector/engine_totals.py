@@ -53,7 +53,10 @@ def _totals(names: EngineNames, sums: Mapping[str, float], role: Role | None) ->
         return sums.get(f"{name}_{part}" if part else name, 0.0)
 
     gaps = EngineTotals(
-        gaps=of(names.gap, "count"), gap_s=of(names.gap, "sum"), preemptions=of(names.preemptions)
+        gaps=of(names.gap, "count"),
+        gap_s=of(names.gap, "sum"),
+        preemptions=of(names.preemptions),
+        iterations=of(names.iterations),
     )
     if role is Role.DECODE:
         return gaps

@@ -245,13 +245,14 @@ class EngineNames:
     """A counter of prompts' tokens; `cached` of those of them that were not computed again."""
     cached: str
     preemptions: str = ""
+    iterations: str = ""
 
     @property
     def series(self) -> frozenset[str]:
         """The names of all samples."""
         histograms = (self.first_token, self.queue, self.gap, self.prefill, self.lengths)
         parts = [f"{name}_{part}" for name in histograms if name for part in ("sum", "count")]
-        return frozenset({*parts, self.prompts, self.cached, self.preemptions} - {""})
+        return frozenset({*parts, self.prompts, self.cached, self.preemptions, self.iterations} - {""})
 
 
 def _vllm_totals(prefix: str) -> EngineNames:
@@ -264,6 +265,7 @@ def _vllm_totals(prefix: str) -> EngineNames:
         prompts=f"{prefix}prompt_tokens_total",
         cached=f"{prefix}prefix_cache_hits_total",
         preemptions=f"{prefix}num_preemptions_total",
+        iterations=f"{prefix}iteration_tokens_total_count",
     )
 
 

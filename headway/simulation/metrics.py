@@ -15,6 +15,7 @@ COLUMNS = {
     "prefill_s": "prefill_s",
     "gaps": "gaps",
     "gap_s": "gap_s",
+    "iterations": "iteration",
 }
 """Totals, by the replicas' columns that count them: tokens there are without cached ones."""
 
