@@ -35,10 +35,10 @@ Means are not samples. Prefill time is convex in the length, so that prompts of 
 one of their mean. What is measured is held against the mean over lengths that spread as the interval's do, as
 far as P prompts show it (the share (P − 1) / (P + 3 cv²) of what it adds), and reported as what one prompt of
 the mean length takes. The ITL is linear in batch and context over what a read spans. The batch is that of a
-token: k + (k − 1) / k at k = gaps / iterations requests in an iteration, one and a Poisson number of others;
-B / (1 − e) where an engine counts no iterations. Its context is that of a token on average, ISL + OSL/2 (1 +
-cv²): how much of a KV cache is in use depends on a capacity and on shared prefixes that metrics do not tell
-apart.
+token: k + (k − 1) / 2k at k = gaps / iterations requests in an iteration, between batches that are all alike
+and one and a Poisson number of others; B / (1 − e) where an engine counts no iterations. Its context is that
+of a token on average, ISL + OSL/2 (1 + cv²): how much of a KV cache is in use depends on a capacity and on
+shared prefixes that metrics do not tell apart.
 
 A reading shows nothing of a phase with fewer than LEAST_PROMPTS or LEAST_GAPS, nothing of decoding where a
 request was preempted, whose gap has its queueing in it, or where prompts take more than MOST_PROMPTS of the
@@ -190,7 +190,7 @@ def _reports(
     if gained.gaps >= LEAST_GAPS and not gained.preemptions and itl_s > 0.0 and isfinite(context):
         mean = gained.gap_s / seconds
         each = max(1.0, _ratio(gained.gaps, gained.iterations))
-        batch = each + 1.0 - 1.0 / each if gained.iterations else mean / (1.0 - exp(-mean))
+        batch = each + 0.5 - 0.5 / each if gained.iterations else mean / (1.0 - exp(-mean))
         yield LatencyReport(Phase.DECODE, context, itl_s, batch, reading.engine)
 
 

@@ -115,7 +115,7 @@ def test_gaps_between_tokens_are_those_of_the_mean_batch_by_littles_law() -> Non
 def test_where_iterations_are_counted_the_batch_is_theirs() -> None:
     """20,000 iterations of 3 requests each; others are there now and then."""
     (report,) = reports(gaps=60_000.0, gap_s=300.0, iterations=20_000.0)
-    assert report.batch == pytest.approx(3.0 + 2.0 / 3.0)
+    assert report.batch == pytest.approx(3.0 + 1.0 / 3.0)
     (alone,) = reports(gaps=1000.0, gap_s=10.0, iterations=1000.0)
     assert alone.batch == 1.0
 
