@@ -43,8 +43,10 @@ from actors.performance_model import (
 from actors.store import InternalKvStore, Store
 from headway.config import ConfigError, HeadwayConfig
 from headway.engine.observed_latency import LatencyReport
+from headway.engine.observed_metrics import EngineReading, LengthSpread, engine_reports
 from headway.engine.refinement import Refinement, learn, moved, refined
 from headway.engine.replica_speeds import Lengths, ReplicaWatch
+from headway.engine.rules import MIXED_CHUNK_TOKENS
 from headway.planning import Observation, Role
 from headway.planning.sizing import Correction, correct_decode, correct_prefill
 from headway.routing.fleet.gpu_profiles import GpuProfile
@@ -59,6 +61,8 @@ CORRECTIONS = "interpolator/corrections"
 WEIGHT = 0.2
 STORE_S = 5.0
 """Seconds between two writes of the refinement, where the served profile stays: every replica reports."""
+FORGOTTEN_S = 3600.0
+"""Seconds after which it is not known any more until when an engine's readings have been taken."""
 PHASES = (Role.PREFILL, Role.DECODE)
 
 
@@ -75,6 +79,7 @@ class PerformanceLearning:
         self._corrections: Mapping[str, float] = _restored(
             store, CORRECTIONS, self._measured, lambda stored: _factors(stored["factors"]), {}
         )
+        self._seen_s: dict[str, float] = {}
         self.model = self._served()
 
     def learn(self, reports: Sequence[LatencyReport], now_s: float, replica: str = "") -> Mapping[str, float]:
@@ -90,6 +95,19 @@ class PerformanceLearning:
         elif self._watch.differing() != self.model.differing:
             self.model = self._model(self.model.calibration)
         return self._watch.standing(replica, self.model.profile)
+
+    def see(
+        self,
+        readings: Iterable[EngineReading],
+        lengths: LengthSpread,
+        chunk_tokens: int,
+        now_s: float,
+    ) -> None:
+        """Refine the profile by what engines show of themselves; of intervals that overlap once."""
+        fresh = [each for each in readings if each.begun_s >= self._seen_s.get(each.engine, -math.inf)]
+        known = {engine: at_s for engine, at_s in self._seen_s.items() if at_s > now_s - FORGOTTEN_S}
+        self._seen_s = known | {each.engine: each.ended_s for each in fresh}
+        self.learn(list(engine_reports(self.model.profile, fresh, lengths, chunk_tokens)), now_s)
 
     def calibrate(self, observation: Observation) -> None:
         """Compare an interval with the surfaces; one seen before, or without figures, changes nothing."""
@@ -232,9 +250,24 @@ class Interpolator:
         prefill, decode = _plain(profile.prefill.samples), _plain(profile.decode.samples)
         return {"prefill": prefill, "decode": decode, "meta": dict(profile.meta)}
 
-    def calibrate(self, observation: Observation) -> None:
-        """Compare one interval with the surfaces."""
-        self._change(lambda learning: learning.calibrate(observation))
+    def calibrate(
+        self,
+        observation: Observation,
+        engines: Sequence[EngineReading] = (),
+        lengths: LengthSpread | None = None,
+    ) -> None:
+        """Compare one interval with the surfaces, then correct these by what engines show of themselves.
+
+        Engines that are started by us report themselves: what they show besides counts for nothing.
+        """
+
+        def change(learning: PerformanceLearning) -> None:
+            learning.calibrate(observation)
+            if engines and lengths is not None and self._config.engine.kind == "external":
+                chunk_tokens = self._config.engine.chunk_tokens or MIXED_CHUNK_TOKENS
+                learning.see(engines, lengths, chunk_tokens, self._clock())
+
+        self._change(change)
 
     def learn(self, reports: Sequence[LatencyReport], replica: str = "") -> Mapping[str, float]:
         """Refine the profile by a replica's reports; nothing where that is switched off.

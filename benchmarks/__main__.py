@@ -30,7 +30,7 @@ BENCHMARKS: Mapping[str, str] = {
 
 OPTIONS: Mapping[str, Sequence[str]] = {
     "policies": ("cells", "quick", "output", "workers", "report"),
-    "mismatch": ("cells", "quick", "output", "workers"),
+    "mismatch": ("cells", "quick", "output", "workers", "scrape"),
     "advice": ("cells", "quick", "output", "workers"),
     "advice_live": (),
     "routing": ("only",),
@@ -94,6 +94,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--output", metavar="DIR", type=pathlib.Path, help="results; those there stay (profiles: replaced)"
     )
     policies.add_argument("--workers", metavar="N", type=int, help="processes; else one per core")
+    policies.add_argument(
+        "--scrape", metavar="S", type=float, nargs="+", help="mismatch: engines known by scraped metrics"
+    )
     policies.add_argument("--report", action="store_true", help="of what lies in --output; runs nothing")
     routings = parser.add_argument_group("routings")
     routings.add_argument(

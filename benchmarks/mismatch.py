@@ -14,6 +14,8 @@ step, one of the slower speed); `late` leaves out the first 15 minutes.
     corrected   policy headway with the profile, corrected by traffic: the default
     believed    the same with `engine.refinement` off, and without a plan for what replays do not explain
     reference   policy reference with its correction factors (split pools)
+    scraped     with --scrape S,...: policy headway corrected by the engines' metrics alone, read every S
+                seconds, as of engines that others run; then only truth and corrected run beside
 
 Results lie in --output, one file a run; what is there stays. --quick: some speeds.
 """
@@ -45,8 +47,9 @@ from headway.planning.replay import (
     mixed_losses,
     prefill_losses,
 )
-from headway.simulation.build import Plan, make_plan, make_scenario, run
+from headway.simulation.build import Plan, make_plan, make_scenario
 from headway.simulation.demand import reach
+from headway.simulation.simulate import simulate
 from interp import scaled
 
 OUTPUT = Path("out/mismatch")
@@ -55,6 +58,7 @@ DELAY_S, GOAL, FIRST_S, LATE_S, STEP_S = 60.0, 0.99, 300.0, 900.0, 1800.0
 POOLS: Mapping[str, Sequence[str]] = {"split": ("prefill", "decode"), "mixed": ("mixed",)}
 MOST_REPLICAS = 4000
 WAYS = ("truth", "corrected", "believed", "reference")
+SCRAPED = "scraped"
 
 
 class WithoutExcess(WrappedPolicy):
@@ -114,6 +118,14 @@ class Job:
     base: Base
     pools: str
     mismatch: Mismatch
+    scrapes: tuple[float, ...] = ()
+
+    @property
+    def ways(self) -> Mapping[str, float | None]:
+        """The ways to plan, each with the seconds between two reads of metrics, if it goes by them."""
+        if self.scrapes:
+            return {"truth": None, "corrected": None, **{f"{SCRAPED} {s:g} s": s for s in self.scrapes}}
+        return dict.fromkeys(WAYS)
 
     @property
     def path(self) -> Path:
@@ -131,11 +143,11 @@ class Job:
         scenario = make_scenario(plan, trace)
         known = reach(trace, scenario.mix, replace(plan.idle, profile=slower))
         found: dict[str, Any] = {"attainable": known.attainable, "requests": known.requests}
-        for way in WAYS:
+        for way, scrape_s in self.ways.items():
             if way == "reference" and self.pools == "mixed":
                 continue
             planned = self._plan(
-                "reference" if way == "reference" else "headway", learn=way in {"truth", "corrected"}
+                "reference" if way == "reference" else "headway", learn=way not in {"believed", "reference"}
             )
             if way == "truth":
                 policy = make_policy("headway", planned.settings, engines)
@@ -144,7 +156,8 @@ class Job:
                 planned = replace(planned, policy=WithoutExcess(planned.policy))
             setting = replace(make_scenario(planned, trace), initial=fleet, speeds=mismatch.speeds)
             setting = replace(setting, profile=plan.profile)
-            result = run(planned, setting, trace)
+            learner = planned.learner(scrape_s)
+            result = simulate(setting, trace, planned.policy, planned.asked_forecaster, learner=learner)
             late = [each for each in result.intervals if each.end_s > LATE_S and each.requests]
             met = sum((each.attainment or 0.0) * each.requests for each in late)
             found[way] = {
@@ -189,10 +202,18 @@ def main(
     quick: bool = False,
     output: Path = OUTPUT,
     workers: int | None = None,
+    scrape: Sequence[float] = (),
 ) -> int:
     """Run what is missing, then print the table."""
     jobs = [
-        Job(data=data.resolve(), output=output, base=base, pools=pools, mismatch=mismatch)
+        Job(
+            data=data.resolve(),
+            output=output / SCRAPED if scrape else output,
+            base=base,
+            pools=pools,
+            mismatch=mismatch,
+            scrapes=tuple(scrape),
+        )
         for base in bases(HOURS)
         if any(fnmatch(base.name, pattern) for pattern in cells.split(","))
         for pools in POOLS
@@ -200,7 +221,7 @@ def main(
         if not quick or mismatch.name in QUICK
     ]
     run_missing(jobs, workers)
-    print("\n".join(table(jobs)))
+    print("\n".join(scraped_table(jobs) if scrape else table(jobs)))
     return 0
 
 
@@ -229,3 +250,19 @@ def _row(found: Sequence[Mapping[str, Any]]) -> str:
     geometric = exp(fmean(log(cost) for cost in costs))
     mine = f"{fmean(own):.2%} ({min(own):.2%}), {min(late):.2%}"
     return " | ".join([mine, f"{geometric:.2f} ({max(costs):.2f})", *others])
+
+
+def scraped_table(jobs: Sequence[Job]) -> Iterator[str]:
+    """The same by ways, with the late attainment and the GPU-hours over those of truth."""
+    yield "| pools, speed | cells | way | late, of the attainable (least) | × GPU-hours of truth (most) |"
+    yield "|---|---|---|---|---|"
+    for pools, name in dict.fromkeys((job.pools, job.mismatch.name) for job in jobs):
+        of = [job for job in jobs if (job.pools, job.mismatch.name) == (pools, name)]
+        found = [json.loads(job.path.read_text()) for job in of if job.path.is_file()]
+        for way in of[0].ways if found else ():
+            late = [each[way]["late"] * each["requests"] / max(1, each["attainable"]) for each in found]
+            costs = [each[way]["gpu_hours"] / each["truth"]["gpu_hours"] for each in found]
+            geometric = exp(fmean(log(cost) for cost in costs))
+            attained = f"{fmean(late):.2%} ({min(late):.2%})"
+            figures = f"{attained} | {geometric:.2f} ({max(costs):.2f})"
+            yield f"| {pools}, {name} | {len(found)} | {way} | {figures} |"

@@ -37,6 +37,7 @@ from enum import StrEnum
 from itertools import accumulate, pairwise
 from math import inf, isfinite, isinf, isnan
 
+from headway.engine.observed_metrics import EngineReading
 from headway.planning import Role, Traffic
 from headway.planning.synthetic import CountedTraffic, LengthHistogram
 
@@ -124,7 +125,8 @@ class Measured:
 
     `traffic` are the requests one by one, None where the source does not know them all; `counted` is what it
     counted of them, None where that is not known or nothing arrived. `classes` are by name those of the
-    settings, none where requests are not known one by one.
+    settings, none where requests are not known one by one. `engines` are what engines that others run show
+    of their own work.
     """
 
     start_s: float
@@ -145,6 +147,7 @@ class Measured:
     traffic: Traffic | None = None
     counted: CountedTraffic | None = None
     classes: Mapping[str, ClassMeasured] = field(default_factory=dict)
+    engines: Sequence[EngineReading] = field(default=(), repr=False)
 
     @property
     def ended(self) -> float:

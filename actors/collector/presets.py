@@ -225,3 +225,63 @@ def _made(name: str) -> Preset:
 
 PRESETS: Mapping[str, Preset] = _Presets()
 """The ways in which we read systems."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineNames:
+    """The names of an engine's totals; a histogram stands for its `_sum` and `_count`.
+
+    `prefill` is empty where a prompt's time is its TTFT less its time in the queue.
+    """
+
+    first_token: str
+    queue: str
+    gap: str
+    prefill: str = ""
+    lengths: str
+    """A histogram of prompts' tokens, of requests that ended."""
+    prompts: str
+    """A counter of prompts' tokens; `cached` of those of them that were not computed again."""
+    cached: str
+    preemptions: str = ""
+    iterations: str = ""
+
+    @property
+    def series(self) -> frozenset[str]:
+        """The names of all samples."""
+        histograms = (self.first_token, self.queue, self.gap, self.prefill, self.lengths)
+        parts = [f"{name}_{part}" for name in histograms if name for part in ("sum", "count")]
+        return frozenset({*parts, self.prompts, self.cached, self.preemptions, self.iterations} - {""})
+
+
+def _vllm_totals(prefix: str) -> EngineNames:
+    return EngineNames(
+        first_token=f"{prefix}time_to_first_token_seconds",
+        queue=f"{prefix}request_queue_time_seconds",
+        gap=f"{prefix}inter_token_latency_seconds",
+        prefill=f"{prefix}request_prefill_time_seconds",
+        lengths=f"{prefix}request_prompt_tokens",
+        prompts=f"{prefix}prompt_tokens_total",
+        cached=f"{prefix}prefix_cache_hits_total",
+        preemptions=f"{prefix}num_preemptions_total",
+        iterations=f"{prefix}iteration_tokens_total_count",
+    )
+
+
+_SGLANG_TOTALS = EngineNames(
+    first_token="sglang:time_to_first_token_seconds",
+    queue="sglang:queue_time_seconds",
+    gap="sglang:inter_token_latency_seconds",
+    lengths="sglang:prompt_tokens_histogram",
+    prompts="sglang:prompt_tokens_total",
+    cached="sglang:cached_tokens_total",
+)
+WITH_VLLM = frozenset({"vllm", "ray-serve-llm", "kserve", "aibrix", "nim", "llm-d"})
+"""Presets whose engines have vLLM's names, behind the prefix of their gauges."""
+
+
+def engine_names(preset: Preset) -> EngineNames | None:
+    """The names of the totals of a preset's engines; None where engines teach nothing."""
+    if preset.name in WITH_VLLM and preset.load is not None:
+        return _vllm_totals(preset.load.running.name.removesuffix("num_requests_running"))
+    return _SGLANG_TOTALS if preset.name == "sglang" else None

@@ -60,6 +60,7 @@ def sample_queries(
     names: dict[tuple[Role | None, bool], set[str]] = {}
     shown = [(each.name, each.role) for each in series.channels]
     shown += [(each.name, each.role) for each in series.gauges if each.name not in series.shared]
+    shown += [(name, role) for name in series.totals for role in series.roles or (None,)]
     for name, role in shown:
         names.setdefault((role, name.endswith("_bucket")), set()).add(name)
     if series.alive.name not in (name for name, _ in shown):

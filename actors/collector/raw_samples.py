@@ -117,6 +117,8 @@ def measured_of(
     thin = _without_idle_buckets(whole, span_s[0])
     for read in reads(thin, span_s, fresh_s):
         tracker.add(read.samples, read.at_s, unread=read.unread)
+        if read.at_s <= span_s[0]:
+            tracker.begin_interval()
     return tracker.measure(*span_s, doubts)
 
 

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
+from actors.collector.engine_totals import EngineTotalsReader
 from actors.collector.exposition import INSTANCE, Samples, SeriesId, can_be
 from actors.collector.increase import (
     Counted,
@@ -39,6 +40,7 @@ from actors.collector.interval import (
     unmeasured,
 )
 from actors.collector.series import Group, Key, ModelSeries, Part, Parts, pool_loads
+from headway.engine.observed_metrics import EngineReadings
 
 GONE_S = 300.0
 """A counter without any series is not read, for as long; after that it is gone."""
@@ -74,6 +76,8 @@ class Tracker:
         self._refused: dict[Quantity, tuple[float, str]] = {}
         self._doubts: dict[Quantity, str] = {}
         self._ring = Ring()
+        self._totals = EngineTotalsReader(series.preset, series.model)
+        self._readings = EngineReadings()
 
     @property
     def newest_s(self) -> float | None:
@@ -131,9 +135,14 @@ class Tracker:
             self._doubts |= read.doubts
             self._counters.forget(at_s - FORGOTTEN_S)
         self._refused |= {each.quantity: (at_s, each.line) for each in refused}
+        self._readings.add(self._totals.read(samples), at_s)
         last_s = newest.at_s if newest else at_s
         self._broken = {quantity: self._broken.get(quantity, last_s) for quantity in broken}
         self._ring.add(gained, at_s, self._broken)
+
+    def begin_interval(self) -> None:
+        """What engines show up to here belongs to no interval: one begins with the last read."""
+        self._readings.take()
 
     def _begin(self, good: Samples, at_s: float) -> None:
         self._samples = good
@@ -303,7 +312,10 @@ class Tracker:
         if Quantity.REQUESTS in start.broken and Quantity.REQUESTS not in doubts:
             since = f"{datetime.fromtimestamp(start.broken[Quantity.REQUESTS], UTC):%H:%M:%S} UTC"
             measured = noted(measured, f"requests since {since} are spread evenly", HealthStatus.PARTIAL)
-        return measured
+        # What was measured under doubt shows nothing of the engines.
+        sure = measured.health.status is HealthStatus.OK
+        own = [each for each in self._readings.take() if sure and each.begun_s >= start.at_s]
+        return replace(measured, engines=tuple(own))
 
 
 def _last_good(old: Samples, new: Samples) -> Samples:

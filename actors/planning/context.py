@@ -7,7 +7,7 @@ that died is repeated until it is back, or until the caller ends the wait: calle
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import log
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ from actors.planning.log import DecisionLog, PlannerMemory
 from actors.planning.settings import RuntimeSettings
 from actors.store import InOrder
 from headway.config import HeadwayConfig
+from headway.engine.observed_metrics import EngineReading
 from headway.engine.refinement import URGENT
 from headway.planning import (
     LoadForecast,
@@ -38,6 +39,7 @@ from headway.planning.documents import ComponentHealth
 from headway.planning.forecasting import Ahead
 from headway.planning.hindsight import COMPILED_FROM
 from headway.planning.policies import predictors_asked, refuse_simulated_only
+from headway.planning.synthetic import length_spread
 from headway.planning.types import Alternatives
 from interp import Profile
 from interp.jit import drop_stale_cache
@@ -97,10 +99,14 @@ class ControlActors:
         forecast: LoadForecast | Ahead = await self._call(names.PREDICTOR, "forecast")
         return forecast
 
-    async def calibrate(self, observation: Observation) -> None:
-        """Have the surfaces compared with what was measured; the ratios come with the next `model`."""
+    async def calibrate(self, observation: Observation, engines: Sequence[EngineReading] = ()) -> None:
+        """Have the surfaces compared with what was measured; the ratios come with the next `model`.
+
+        `engines` are what engines that others run show of themselves: it corrects the surfaces.
+        """
         # Single requests do not travel: the means are enough.
-        await self._call(names.INTERPOLATOR, "calibrate", replace(observation, traffic=None))
+        known = replace(observation, traffic=None)
+        await self._call(names.INTERPOLATOR, "calibrate", known, engines, length_spread(observation))
 
     def health(self) -> Mapping[str, ComponentHealth]:
         """The outcome of each actor's last call, by its name, without a Predictor that is not asked."""
@@ -182,8 +188,12 @@ class CurrentPolicy:
         return decision_interval_s(self._settings.config.planner)
 
     def slow(self, counts: Mapping[Role, PoolCounts]) -> Mapping[Role, tuple[float, ...]]:
-        """By role the slowness of replicas that differ from their peers, not of more than are ready."""
-        differing = {} if self.model is None else self.model.differing
+        """By role the slowness of replicas that differ from their peers, not of more than are ready.
+
+        None of engines that others run: a plan that knows them takes it that they get fewer requests.
+        """
+        others = self._settings.config.engine.kind == "external"
+        differing = {} if self.model is None or others else self.model.differing
         known = {role: tuple(one.slowness for one in each) for role, each in differing.items()}
         return {role: known[role][: pool.ready] for role, pool in counts.items() if role in known}
 

@@ -312,7 +312,10 @@ async def after(
     """
     steps: list[tuple[str, Callable[[], Awaitable[None]]]] = [
         ("advice is stored later", lambda: context.stored(context.advice.keep)),
-        ("calibration", lambda: context.actors.calibrate(outcome.inputs.observation)),
+        (
+            "calibration",
+            lambda: context.actors.calibrate(outcome.inputs.observation, outcome.inputs.measured.engines),
+        ),
     ]
     if not outcome.record.dry_run:
         compare = "no comparison with the fleet of before", lambda: _compared(context, state, outcome)

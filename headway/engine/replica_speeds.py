@@ -273,10 +273,12 @@ class ReplicaWatch:
         known: tuple[Refinement, Profile],
         now_s: float,
     ) -> Sequence[LatencyReport]:
-        """Take the reports of one replica, "" for an unknown one; those that say something of all engines."""
-        named = [report._replace(replica=replica) for report in reports]
-        if replica:
-            self._heard_s[replica] = now_s
+        """Take the reports of one replica, or of several with their names in them, "" for unknown ones.
+
+        Returned are those that say something of all engines.
+        """
+        named = [report._replace(replica=replica) for report in reports] if replica else reports
+        self._heard_s |= {name: now_s for name in (replica, *(each.replica for each in named)) if name}
         self._heard_s = {
             name: heard_s for name, heard_s in self._heard_s.items() if now_s - heard_s <= self._gone_s
         }

@@ -221,7 +221,8 @@ def jsonable(value: Any) -> Any:  # noqa: ANN401, PLR0911 - one return per kind 
     """Dataclasses and mappings as dicts with string keys, tuples as lists, floats not finite as None.
 
     Mappings over roles come in the order of `Role`, so that equal decisions have equal bytes. Of traffic
-    there are only counts: its columns may hold 100,000 requests an interval.
+    there are only counts: its columns may hold 100,000 requests an interval. Fields without a repr are left
+    out.
     """
     if isinstance(value, float):
         return float(value) if isfinite(value) else None
@@ -237,7 +238,7 @@ def jsonable(value: Any) -> Any:  # noqa: ANN401, PLR0911 - one return per kind 
     if isinstance(value, Traffic):
         return {"arrivals": len(value.arrival_s), "completions": len(value.completed_input_tokens)}
     if is_dataclass(value):
-        return {item.name: jsonable(getattr(value, item.name)) for item in fields(value)}
+        return {item.name: jsonable(getattr(value, item.name)) for item in fields(value) if item.repr}
     return int(value)
 
 

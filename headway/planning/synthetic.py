@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headway.planning.types import FloatArray, Traffic
+from headway.engine.observed_metrics import LengthSpread
+from headway.planning.types import FloatArray, Observation, Traffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,3 +125,18 @@ def _last_bound(histogram: LengthHistogram) -> float:
     below = float((counts[:-1] * (bounds[1:] + bounds[:-1]) / 2.0).sum())
     mean_above = (histogram.mean * counts.sum() - below) / above
     return float(max(2.0 * bounds[-1], 2.0 * mean_above - bounds[-1]))
+
+
+PARTS = 32
+
+
+def length_spread(observation: Observation) -> LengthSpread:
+    """Of an interval's prompts, and of the outputs that ended in it; no spread where there are none."""
+    traffic, means = observation.traffic, (observation.isl_tokens, observation.osl_tokens)
+    if traffic is None or not len(traffic.input_tokens):
+        return LengthSpread(*means)
+    inputs, outputs = np.sort(traffic.input_tokens), traffic.completed_output_tokens
+    share = np.concatenate([[0.0], np.cumsum(inputs) / inputs.sum()])
+    parts = PARTS * np.diff(np.interp(np.linspace(0.0, len(inputs), PARTS + 1), np.arange(len(share)), share))
+    cv = float(outputs.std() / outputs.mean()) if len(outputs) else 0.0
+    return LengthSpread(*means, tuple(parts.tolist()), cv)

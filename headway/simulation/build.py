@@ -105,13 +105,17 @@ class Plan:
         """The policy's state before its first decision."""
         return first_state(self.policy, self.past, self.config.planner, ends_s=0.0)
 
-    def learner(self) -> PerformanceLearner | None:
-        """How policies and routers learn of the engines; None where that is off, or neither predicts."""
+    def learner(self, scrape_s: float | None = None) -> PerformanceLearner | None:
+        """How policies and routers learn of the engines; None where that is off, or neither predicts.
+
+        `scrape_s`: by the engines' metrics, read every so many seconds.
+        """
         predicts = self.kind.needs_surfaces or isinstance(_routing(self), ScenarioRouter)
         if not (self.config.engine.refinement.enabled and predicts):
             return None
         name = self.config.planner.policy
-        return PerformanceLearner(self.profile, lambda profile: make_policy(name, self.settings, profile))
+        make = partial(make_policy, name, self.settings)
+        return PerformanceLearner(self.profile, make, scrape_s)
 
     @property
     def idle(self) -> IdleEngine:

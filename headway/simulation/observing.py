@@ -24,13 +24,16 @@ from numpy.typing import NDArray
 
 from headway.engine.kernel.layout import COMPLETED, DECODING, IDLE, PREFILLING, SERVING, KernelState
 from headway.engine.observed_latency import LatencyReport, Phase
+from headway.engine.observed_metrics import EngineReadings, engine_reports
 from headway.engine.refinement import URGENT, Refinement, difference, learn, moved, refined
 from headway.engine.replica_speeds import Lengths, ReplicaSpeeds, batch_line
 from headway.engine.surfaces import find_cell, iterations_until, itl_at
+from headway.planning.synthetic import length_spread
 from headway.planning.types import FloatArray, Observation, Policy, Role, Traffic
 from headway.routing import ReplicaLoad, ReplicaState, ReplicaUpdate
 from headway.routing.types import OutputProgress
 from headway.simulation.fleet import Fleet
+from headway.simulation.metrics import engine_totals
 from headway.simulation.scenario import ClassMix
 from interp import Profile
 from interp.jit import compiled
@@ -122,29 +125,43 @@ def reports(fleet: Fleet) -> Iterator[LatencyReport]:
 class PerformanceLearner:
     """The surfaces by which a run plans: the profile as measured, corrected by what engines report.
 
-    `make` gives the policy that plans by a profile.
+    `make` gives the policy that plans by a profile. With `scrape_s` engines are another's: they report
+    nothing, and are read every so many seconds (`engine.observed_metrics`). As live, what an interval's
+    reads show counts after its decision, and neither the routing, which is another's, nor the plan goes by
+    which replicas differ.
     """
 
-    def __init__(self, profile: Profile, make: Callable[[Profile], Policy]) -> None:
+    def __init__(
+        self, profile: Profile, make: Callable[[Profile], Policy], scrape_s: float | None = None
+    ) -> None:
         self._measured, self._make = profile, make
         self._lengths: Lengths | None = None
         self._served = self._routed = self.refinement = Refinement()
         self.speeds = ReplicaSpeeds()
+        self.every_s = scrape_s or REPORT_S
+        self._scraped = EngineReadings() if scrape_s else None
+        self._shown: list[LatencyReport] = []
 
     def learn(self, fleet: Fleet, now_s: float) -> None:
-        """Take what the engines report, and let routing know of replicas that differ."""
-        before, seen = self.speeds, list(reports(fleet))
-        present = fleet.serials()
-        self.speeds = before.with_reports(self.refinement, self._measured, seen, now_s, present)
-        self.refinement = learn(self.refinement, self._measured, self.speeds.typical_reports(seen), now_s)
-        if before.differ or self.speeds.differ:
+        """Take what the engines report or have shown, and let our routing know of replicas that differ."""
+        before, known = self.speeds, (self.refinement, self._measured)
+        seen = list(reports(fleet)) if self._scraped is None else self._shown
+        if self._scraped is not None:
+            self._scraped.add(engine_totals(fleet), now_s)
+            self._shown = []
+        self.speeds = before.with_reports(*known, seen, now_s, fleet.serials())
+        self.refinement = learn(*known, self.speeds.typical_reports(seen), now_s)
+        if self._scraped is None and (before.differ or self.speeds.differ):
             fleet.know_speeds(self.speeds, self._idle_requests(fleet))
 
-    def observe(self, observation: Observation) -> None:
-        """Take the lengths of an interval's requests, as far as they were observed."""
+    def observe(self, observation: Observation, chunk_tokens: int) -> None:
+        """Take the lengths of an interval's requests, as far as they were observed, and its reads."""
         lengths = Lengths(observation.isl_tokens, observation.osl_tokens)
         if not any(map(isnan, lengths)):
             self._lengths = lengths
+        if self._scraped is not None:
+            profile, spread = refined(self._measured, self.refinement), length_spread(observation)
+            self._shown += engine_reports(profile, self._scraped.take(), spread, chunk_tokens)
 
     def _idle_requests(self, fleet: Fleet) -> Mapping[Role, float]:
         if self._lengths is None:
@@ -168,8 +185,8 @@ class PerformanceLearner:
                 yield f"engines: {said}; the plan went by that"
 
     def routed(self) -> Profile | None:
-        """The surfaces for a router, where they have moved from those that it goes by."""
-        if not moved(self._measured, self._routed, self.refinement):
+        """The surfaces for our router, where they have moved from those that it goes by."""
+        if self._scraped is not None or not moved(self._measured, self._routed, self.refinement):
             return None
         self._routed = self.refinement
         return refined(self._measured, self._routed)

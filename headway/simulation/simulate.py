@@ -25,7 +25,7 @@ from headway.planning.types import NAN, Decision, Observation, Policy
 from headway.routing.offload import OffloadTrace
 from headway.simulation import kernel
 from headway.simulation.fleet import Fleet
-from headway.simulation.observing import REPORT_S, EngineReports, PerformanceLearner, TrafficLog
+from headway.simulation.observing import EngineReports, PerformanceLearner, TrafficLog
 from headway.simulation.report import Interval, IntervalForecast, IntervalQuantiles
 from headway.simulation.results import FluidBound, SimulationResult, Tally
 from headway.simulation.router_driver import RequestContext, RouterDriver, SimulatedTrainer, named
@@ -102,7 +102,7 @@ class SimulationRun:
         learner: PerformanceLearner | None = None,
         state: Any = None,  # noqa: ANN401 - each policy's state is its own
     ) -> None:
-        self.learner, self.report_s = learner, inf if learner is None else REPORT_S
+        self.learner, self.report_s = learner, inf if learner is None else learner.every_s
         self.scenario, self.trace, self.policy = scenario, trace, policy
         self.forecaster, self.watchers = forecaster, watchers
         streams = np.random.SeedSequence(scenario.seed).spawn(4)
@@ -229,7 +229,7 @@ class SimulationRun:
             self.fleet.set_slowness(*self.scenario.speeds.slowness(self.speed_changes.pop(0)))
         if self.learner is not None and now_s >= self.report_s:
             self.learner.learn(self.fleet, now_s)
-            self.report_s += REPORT_S
+            self.report_s += self.learner.every_s
             if self.router_driver is not None and (profile := self.learner.routed()) is not None:
                 self.router_driver.go_by(profile)
             if self.learner.urgent and now_s < self.tick_s:
@@ -281,7 +281,7 @@ class SimulationRun:
             self.watchers.progress(float(self.fleet.arrays.clock[0]["now_s"]), self.trace.duration_s)
         observation = self._observe()
         if self.learner is not None:
-            self.learner.observe(observation)
+            self.learner.observe(observation, self.scenario.engine.chunk_tokens)
             self.policy = self.learner.policy() or self.policy
         if self.forecaster is not None:
             self.forecaster.observe(observation)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from actors.planning.loop import PlannerLoop
 from actors.planning.settings import RuntimeSettings
 from actors.store import Store, StoreAway
 from headway.config import HeadwayConfig, load_config
+from headway.engine.observed_metrics import EngineReading
 from headway.planning import Decision, LoadForecast, Observation, Role, Traffic
 from headway.planning.documents import ComponentHealth
 from tests.planning.planning_cases import PROFILE
@@ -82,7 +83,7 @@ def unhealthy(status: HealthStatus, detail: str = "said so") -> Measured:
 class ScriptedActors:
     """The other actors by script. `seen` has each (tick, requests) that the predictor was shown.
 
-    `traffic` has the single requests of each.
+    `traffic` has the single requests of each; `shown` is what the Interpolator was shown of engines.
     """
 
     readiness: Script = field(default_factory=lambda: Script(""))
@@ -91,6 +92,7 @@ class ScriptedActors:
     forecasting: Script = field(default_factory=lambda: Script(None))
     seen: list[tuple[int, float]] = field(default_factory=list)
     traffic: list[Traffic | None] = field(default_factory=list)
+    shown: list[EngineReading] = field(default_factory=list)
 
     async def ready(self) -> str:
         return await self.readiness.play()
@@ -114,8 +116,9 @@ class ScriptedActors:
             osl_tokens=observation.osl_tokens,
         )
 
-    async def calibrate(self, observation: Observation) -> None:
+    async def calibrate(self, observation: Observation, engines: Sequence[EngineReading] = ()) -> None:
         """Nothing is learnt."""
+        self.shown.extend(engines)
 
     def health(self) -> Mapping[str, ComponentHealth]:
         return {"Interpolator": ComponentHealth(ok=True)}

@@ -13,6 +13,7 @@ from actors.interpolator import CALIBRATION, CORRECTIONS, REFINEMENT, Interpolat
 from actors.performance_model import PerformanceModel, largest_change
 from headway.config import load_config
 from headway.engine.observed_latency import LatencyReport
+from headway.engine.observed_metrics import EngineReading, EngineTotals, LengthSpread
 from headway.engine.refinement import MATERIAL
 from headway.planning import PoolState, Role
 from headway.profiling import Phase
@@ -168,6 +169,57 @@ def test_a_slow_replica_is_told_and_leaves_the_surfaces_alone(directory: Path) -
         interpolator.learn([usual], name)
     assert not served(interpolator).differing
     assert served(interpolator).version != model.version
+
+
+LENGTHS = LengthSpread(1000.0, 100.0)
+
+
+def shown(engine: str, begun_s: float, slower: float = 1.5) -> EngineReading:
+    """15 s of an engine whose 30 prompts of 1,000 tokens take so many times longer than profiled."""
+    gained = EngineTotals(
+        first_tokens=30.0,
+        asked_tokens=30_000.0,
+        prompts=30.0,
+        prompt_tokens=30_000.0,
+        prefills=30.0,
+        prefill_s=30.0 * 0.060 * slower,
+    )
+    return EngineReading(engine, begun_s, begun_s + 15.0, gained)
+
+
+def attached(directory: Path, **changes: object) -> Interpolator:
+    """For engines that others run, whose iterations take prompts of any length whole."""
+    return make(directory, engine__kind="external", engine__chunk_tokens=100_000, **changes)
+
+
+def test_what_attached_engines_show_changes_the_surfaces(directory: Path) -> None:
+    interpolator = attached(directory)
+    readings = [shown(engine, 15.0 * place) for place in range(12) for engine in "abc"]
+    interpolator.calibrate(OBSERVED, readings, LENGTHS)
+    learnt = refinement(interpolator)
+    assert learnt["factors"] == {"prefill": pytest.approx(1.5, rel=0.05), "decode": 1.0}
+    # The same again: intervals that overlap are learnt from once.
+    interpolator.calibrate(OBSERVED, readings, LENGTHS)
+    assert refinement(interpolator)["version"] == learnt["version"]
+    interpolator.calibrate(OBSERVED, [shown("a", 180.0, 1.0)], LENGTHS)
+    assert refinement(interpolator)["version"] > learnt["version"]
+
+
+def test_one_attached_engine_that_is_slow_leaves_the_surfaces_alone(directory: Path) -> None:
+    interpolator = attached(directory)
+    for place in range(12):
+        slower = {"a": 1.0, "b": 1.0, "c": 2.0, "d": 1.0}
+        readings = [shown(engine, 15.0 * place, times) for engine, times in slower.items()]
+        interpolator.calibrate(OBSERVED, readings, LENGTHS)
+    ((one,),) = served(interpolator).differing.values()
+    assert (one.replica, one.slowness) == ("c", pytest.approx(2.0, rel=0.1))
+    assert refinement(interpolator).get("factors", {}).get("prefill", 1.0) == pytest.approx(1.0, abs=0.08)
+
+
+def test_engines_that_report_themselves_are_not_learnt_from_twice(directory: Path) -> None:
+    interpolator = make(directory)
+    interpolator.calibrate(OBSERVED, [shown("a", 15.0 * place) for place in range(12)], LENGTHS)
+    assert refinement(interpolator) == {}
 
 
 def test_the_document_is_the_profile_that_is_served(directory: Path, tmp_path: Path) -> None:

@@ -124,6 +124,10 @@ async def test_slow_replicas_reach_the_plan_as_far_as_replicas_are_ready() -> No
     assert policy.slow({Role.MIXED: five}) == {Role.MIXED: (pytest.approx(2.0, rel=0.1),) * 2}
     assert len(policy.slow({Role.MIXED: replace(five, ready=1)})[Role.MIXED]) == 1
     assert policy.slow({}) == {}
+    # What places the requests of attached engines does not know which of them are slow.
+    attached = CurrentPolicy(RuntimeSettings(settings(engine__kind="external"), MemoryStore()))
+    await attached.refresh(Source(interpolator), Deadline(10.0))  # type: ignore[arg-type] # only its model
+    assert attached.slow({Role.MIXED: five}) == {}
 
 
 def test_surfaces_stay_as_measured_where_refinement_is_off() -> None:

@@ -15,6 +15,7 @@ from actors.connectors.protocol import Action, Ready, Refused, Unreachable
 from actors.performance_model import LatencyRatio, PerformanceModel
 from actors.planning.context import ActorFailure
 from headway.config import ConfigError
+from headway.engine.observed_metrics import EngineReading, EngineTotals
 from headway.planning import LoadForecast, Observation, PlanningError, Role, Traffic
 from headway.planning.synthetic import CountedTraffic, LengthHistogram, made_of
 from interp import scaled
@@ -653,6 +654,17 @@ async def test_engines_that_change_are_planned_for_before_the_next_tick_is_due()
 
 
 @on_virtual_time
+async def test_what_engines_showed_goes_to_the_interpolator_after_the_decision() -> None:
+    reading = EngineReading("a", 0.0, 15.0, EngineTotals(gaps=1000.0, gap_s=10.0))
+    deployment = Deployment()
+    deployment.actors.collecting.usual = lambda: busy(engines=(reading,))
+    async with deployment.running():
+        await asyncio.sleep(15.0)
+    assert deployment.actors.shown == [reading]
+    assert "engines" not in deployment.records()[0]["measured"]
+
+
+@on_virtual_time
 async def test_an_interpolator_that_died_leaves_the_last_surfaces() -> None:
     deployment = Deployment()
     async with deployment.running():
@@ -666,7 +678,7 @@ async def test_an_interpolator_that_died_leaves_the_last_surfaces() -> None:
 class HangingCalibration(ScriptedActors):
     """An Interpolator that does not come back from a calibration."""
 
-    async def calibrate(self, observation: Observation) -> None:
+    async def calibrate(self, observation: Observation, engines: object = ()) -> None:
         await asyncio.Event().wait()
         return {}
 

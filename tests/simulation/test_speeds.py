@@ -161,3 +161,25 @@ def test_a_fleet_without_slow_replicas_is_served_as_if_nobody_looked(fleet, rule
     )
     before, after = (finished(setting, trace, fleet, learning=learning) for learning in (False, True))
     assert before.tobytes() == after.tobytes()
+
+
+@pytest.mark.parametrize(("fleet", "rules"), [(SPLIT, EngineRules(max_batch_size=64)), (MIXED, CHUNKED)])
+@pytest.mark.parametrize("scrape_s", [5.0, 30.0])
+def test_a_plan_goes_by_what_engines_of_others_show(fleet, rules, scrape_s):
+    """Engines at 0.7 of the profiled speed, known by their metrics alone."""
+    profile, trace = roofline_profile(), poisson_trace(3, 5000, 10.0)
+    speeds = EngineSpeeds(prefill={0.0: 0.7}, decode={0.0: 0.7})
+    policy, planned = Schedule([fleet], interval_s=60.0), []
+
+    def by(surfaces):
+        planned.append(surfaces)
+        return policy
+
+    learner = PerformanceLearner(profile, by, scrape_s)
+    simulate(scenario(profile, fleet, engine=rules, speeds=speeds), trace, policy, learner=learner)
+    for phase in Phase:
+        assert learner.refinement.factor(phase) == pytest.approx(1.0 / 0.7, rel=0.09)
+    assert planned[-1].prefill.ttft_s(600.0) == pytest.approx(profile.prefill.ttft_s(600.0) / 0.7, rel=0.09)
+    # The first interval is decided before anything is known of them.
+    assert planned[0].prefill.ttft_s(600.0) > profile.prefill.ttft_s(600.0)
+    assert [observation.now_s for observation in policy.seen][:1] == [60.0]

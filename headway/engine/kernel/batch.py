@@ -1,5 +1,7 @@
 """A replica's decode batch and queue: which requests are in, how far they are, which may join."""
 
+from typing import Any
+
 from headway.engine.kernel.layout import COMPLETED, DECODING, ITL, NONE, KernelState
 from headway.engine.kernel.state import add_range, count_first_token, end_request
 from headway.engine.surfaces import (
@@ -43,8 +45,11 @@ def account(state: KernelState, replica: int, iterations: float) -> None:
         last = itl_at(cell, tokens + (step - 1.0) * batch) * slowness
         fresh = first_tokens(state, replica, unit.checkpoint_s + first)
         gaps = batch * int(step) - fresh
+        gap_s = batch * stretch_s(cell, batch, tokens, step) * slowness - fresh * first
         window.gaps += gaps
-        window.gap_s += batch * stretch_s(cell, batch, tokens, step) * slowness - fresh * first
+        window.gap_s += gap_s
+        unit.gaps += gaps
+        unit.gap_s += gap_s
         add_range(state.histograms[ITL], first, last, gaps)
         unit.kv_tokens += int(step) * batch
         left -= step
@@ -142,4 +147,14 @@ def finish_decodes(state: KernelState, replica: int) -> None:
         asked = state.requests[request]
         unit.kv_tokens -= asked.input_tokens + asked.output_tokens
         unit.reserved_tokens -= asked.input_tokens + asked.output_tokens
+        if asked.prefill_replica == replica:
+            show_prefill(unit, asked)
         end_request(state, request, COMPLETED)
+
+
+@compiled
+def show_prefill(unit: Any, asked: Any) -> None:  # noqa: ANN401 - records
+    """Count what the prompt of a request took here; engines show it as the request leaves them."""
+    unit.prompts += 1
+    unit.shown_tokens += asked.input_tokens - asked.cached_tokens
+    unit.prefill_s += asked.prefill_finished_s - asked.prefill_started_s

@@ -81,7 +81,7 @@ def _record(*columns: str) -> np.dtype[np.void]:
 
 # `busy_s` of a replica is ends less beginnings of its busy times: while it computes, now is to be added.
 # What it computes takes as often as long as the surfaces say as its slowness is; `known_slowness` is what
-# routing believes of it.
+# routing believes of it. The last two lines are what an engine counts of itself (`simulation.metrics`).
 REPLICA = _record(
     "i4 role state phase version",
     "i8 serial",
@@ -96,6 +96,8 @@ REPLICA = _record(
     "i8 promised prompt_tokens chunk_requests chunk_last_tokens",
     "i4 cache_head cache_tail",
     "i8 cache_blocks",
+    "i8 gaps first_tokens computed_tokens prompts shown_tokens",
+    "f8 gap_s prefill_s",
 )
 
 REQUEST = _record(

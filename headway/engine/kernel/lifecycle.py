@@ -283,6 +283,8 @@ def start_replica(state: KernelState, replica: int, ready_s: float) -> None:
     unit.busy_s = 0.0
     unit.prefill_slowness = unit.decode_slowness = unit.known_slowness = 1.0
     unit.iteration = 0
+    unit.gaps = unit.first_tokens = unit.computed_tokens = unit.prompts = unit.shown_tokens = 0
+    unit.gap_s = unit.prefill_s = 0.0
     unit.running = unit.kv_tokens = unit.reserved_tokens = unit.waiting = 0
     unit.prompt_tokens = unit.chunk_requests = unit.chunk_last_tokens = unit.promised = 0
     unit.head = unit.tail = unit.arrived_head = unit.arrived_tail = unit.fresh_head = NONE

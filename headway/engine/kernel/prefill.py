@@ -9,7 +9,7 @@ trace copies are kept apart by `copy`.
 import numpy as np
 
 from headway.engine.kernel import layout
-from headway.engine.kernel.batch import dequeue, fits, join, reserve, unreserve
+from headway.engine.kernel.batch import dequeue, fits, join, reserve, show_prefill, unreserve
 from headway.engine.kernel.layout import NONE, KernelState, push
 from headway.engine.kernel.state import count_first_token, end_request, free_slot, notify
 from headway.engine.rules import kv_transfer_s
@@ -239,14 +239,18 @@ def _finish_prefill(state: KernelState, replica: int) -> None:
         return
     asked.prefill_finished_s = clock.now_s
     unit.prompt_tokens -= asked.input_tokens
+    unit.first_tokens += 1
+    unit.computed_tokens += asked.input_tokens - asked.cached_tokens
     remember_prompt(state, replica, request)
     if unit.role == layout.PREFILL or asked.decode_replica != replica:
+        show_prefill(unit, asked)
         _send(state, replica, request)
         return
     count_first_token(state, request, clock.now_s)
     asked.decode_ready_s = clock.now_s
     if asked.output_tokens == 1:
         unit.reserved_tokens -= asked.input_tokens + asked.output_tokens
+        show_prefill(unit, asked)
         end_request(state, request, layout.COMPLETED)
     else:
         join(state, replica, request)

@@ -155,7 +155,10 @@ def boundary(state: KernelState, replica: int) -> None:
     elif unit.phase == layout.PREFILLING:
         if unit.running > 0:
             fresh = first_tokens(state, replica, state.clock[0].now_s)
-            count_gap(state, state.clock[0].now_s - unit.checkpoint_s, unit.running - fresh)
+            gap_s, gaps = state.clock[0].now_s - unit.checkpoint_s, unit.running - fresh
+            count_gap(state, gap_s, gaps)
+            unit.gaps += gaps
+            unit.gap_s += gap_s * gaps
             unit.kv_tokens += unit.running
             unit.iteration += 1
         finish_chunk(state, replica)
