@@ -174,7 +174,7 @@ def harm(candidate: JudgedReplica, terms: SloTerms) -> float:
 @compiled_in_place
 def is_harmless(candidate: JudgedReplica, terms: SloTerms) -> bool:
     """True if a request whose TTFT SLO is lost leaves those that can be saved their room and their turn."""
-    return bool(candidate.quiet and harm(candidate, terms) <= HARMLESS_SHARE)
+    return bool(candidate.quiet and candidate.room and harm(candidate, terms) <= HARMLESS_SHARE)
 
 
 @compiled
