@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 from actors.collector import promql
-from actors.collector.exposition import INSTANCE, ROLE, SourceDownError, redacted, spellings
+from actors.collector.exposition import INSTANCE, ROLE, SourceDownError, carries, redacted, spellings
 from actors.collector.interval import NAN, Health, HealthStatus, Measured, Quantity, noted, unmeasured
 from actors.collector.inventory import Inventory, inventory, model_labels, named_model, patterns
 from actors.collector.pages import TextReader
@@ -157,6 +157,11 @@ class PrometheusSource:
         self._counter = promql.selector(
             self._series.spelt([requests.name]), self._chosen.where(of_model, requests.role)
         )
+        label = preset.model_label
+        anyones = tuple(each for each in requests.where if each[0] not in (ROLE, label))
+        self._anyones = promql.selector(
+            self._series.spelt([requests.name]), self._chosen.where(anyones, requests.role)
+        )
         self._timeout_s = timeout_s
         self._fresh_s = fresh_s
         self._up = promql.selector(["up"], self._chosen.where(()))
@@ -195,7 +200,7 @@ class PrometheusSource:
             late = f"samples come {self._lag.seconds:g} s late, later than before"
             return unmeasured(start_s, end_s, HealthStatus.STARTING, late)
         measured = await asyncio.to_thread(measured_of, self._series, raw, known_s, self._fresh_s, doubts)
-        return noted(measured, _scraped_again(several))
+        return noted(noted(measured, _scraped_again(several)), await self._not_counted(*known_s))
 
     async def probe(self) -> Health:
         """`ok` if Prometheus answers and has this model's series."""
@@ -260,6 +265,28 @@ class PrometheusSource:
     async def close(self) -> None:
         """Close the connections."""
         await self._http.close()
+
+    async def _not_counted(self, start_s: float, end_s: float) -> str:
+        """The requests in an interval that came to the same engines and gateways under other names."""
+        label = self._series.preset.model_label
+        asked = promql.others(self._counter, self._anyones, label, end_s - start_s)
+        try:
+            found = await self._points(asked, end_s)
+        except SourceDownError:
+            return ""
+        every = {point.labels.get(label, ""): point.value for point in found if point.value >= 0.5}
+        left_out = {
+            name: count
+            for name, count in every.items()
+            if not carries(((label, name),), self._series.of_model)
+        }
+        if not left_out:
+            return ""
+        names = _named(sorted(left_out))
+        return (
+            f"{sum(left_out.values()):.0f} of {sum(every.values()):.0f} requests carry other names ({names}) "
+            "and are not counted (metrics.overrides.model)"
+        )
 
     async def _ahead(self, end_s: float) -> float:
         """The newest sample that is not yet; NaN without one, and where none may be asked for."""

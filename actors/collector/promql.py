@@ -7,11 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from actors.collector.presets import Labels
-from actors.collector.series import ENGINE, ModelSeries
+from actors.collector.series import ModelSeries
 from headway.planning import Role
 
 WHAT = "what"
 """Label under which the parts of a combined answer come back."""
+
+ENGINE_OF, SHARED = "engine_of", ("namespace", "ReplicaId")
+"""Label with the pod or instance of an engine; labels that tell apart those that share its value."""
 
 HISTORY_S = 6 * 3600.0
 """How far back a series is looked for before it counts as new."""
@@ -118,6 +121,14 @@ def ahead(alive: str) -> str:
     return f"max(timestamp({alive} offset -{duration(AHEAD_S)}))"
 
 
+def others(counter: str, any_model: str, label: str, interval_s: float) -> str:
+    """What engines and gateways that serve this model counted of requests by the model's label, in an
+    interval: by a selector of its counter, and of the same one with any model."""
+    span = duration(interval_s)
+    ours = f"on (instance) last_over_time({counter}[{span}])"
+    return f"sum by ({label}) (increase({any_model}[{span}]) and {ours})"
+
+
 def coverage(alive: str, counter: str, up: str, interval_s: float, fresh_s: float) -> str:
     """What covers the interval, by selectors of what every running system shows, of a counter of requests,
     and of `up`:
@@ -150,14 +161,16 @@ def coverage(alive: str, counter: str, up: str, interval_s: float, fresh_s: floa
 def engines(running: Mapping[Role | None, str], role_label: str | None, fresh_s: float) -> str:
     """One query for the engines with a fresh sample of a gauge that each of them has (its selector by role).
 
-    The series of one engine, such as those of its data-parallel ranks, share the labels ENGINE. The answer is
-    labelled with the role, or with the role's label.
+    A pod is one engine, whatever ports and ranks it has; without the label `pod` an instance is. The answer
+    is labelled with the role, or with the role's label.
     """
     parts = []
     for role, gauge in running.items():
         label = (role_label,) if role_label and role is None else ()
         fresh = f"timestamp({gauge}) > time() - {fresh_s:g}"
-        each = f"count by ({', '.join((*ENGINE, *label))}) ({fresh})"
+        by_instance = f'label_replace({fresh}, "{ENGINE_OF}", "$1", "instance", "(.*)")'
+        by_pod = f'label_replace({by_instance}, "{ENGINE_OF}", "$1", "pod", "(.+)")'
+        each = f"count by ({', '.join((ENGINE_OF, *SHARED, *label))}) ({by_pod})"
         parts.append(_labelled(f"count by ({', '.join(label)}) ({each})", f"engines:{role or ''}"))
     return " or ".join(parts)
 

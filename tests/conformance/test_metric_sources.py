@@ -66,11 +66,11 @@ class History:
         for process in (self.process, *others):
             self.show(at_s, process.instance, process.registry)
 
-    def show(self, at_s: float, instance: str, registry: CollectorRegistry) -> None:
+    def show(self, at_s: float, instance: str, registry: CollectorRegistry, **target: str) -> None:
         self.pages.append((at_s, instance, generate_latest(registry).decode()))
         found = [(s.name, s.labels, s.value) for family in registry.collect() for s in family.samples]
         for name, labels, value in [*found, ("up", {}, 1.0)]:
-            metric = {"__name__": name, **labels, "job": "headway", "instance": instance}
+            metric = {"__name__": name, **labels, "job": "headway", "instance": instance, **target}
             self.samples.setdefault(tuple(metric.items()), []).append((at_s, value))
 
     def answer(self, end_s: float) -> list[dict[str, Any]]:
@@ -298,6 +298,23 @@ def a_prefill_and_a_decode_engine(past):
                     engine.itl.observe(0.01)
             engine.running.set(2)
             past.show(number, name, engine.registry)
+
+
+@history("vllm")
+def two_ports_of_a_pod(past):
+    registry = CollectorRegistry()
+    Gauge("vllm:num_requests_running", "x", ("model_name",), registry=registry).labels(past.name).set(1)
+    for at_s in (0.0, 10.0):
+        for port in range(2):
+            past.show(at_s, f"vllm-0:{port}", registry, pod="vllm-0", namespace="ports")
+
+
+async def test_a_pod_is_one_engine_whatever_ports_it_has(prometheus):
+    collector = collector_of(two_ports_of_a_pod.name, prometheus, 15.0, preset="vllm")
+    try:
+        assert await collector.engines() == {"mixed": 1}
+    finally:
+        await collector.close()
 
 
 @history("vllm")

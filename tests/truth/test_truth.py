@@ -31,6 +31,8 @@ class Case:
     targets: Sequence[Target]
     preset: str = "vllm"
     said: str = ""
+    note: str = ""
+    """Words that stand beside a demand that is true."""
     replicas: int = 1
     ways: tuple[str, ...] = ("engines", "prometheus")
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -93,6 +95,11 @@ def spoilt(name: str, value: float, from_s: float) -> Callable[[float, list[Samp
 
 PORTS = [engine(seed=n, address=f"10.0.0.1:800{n}", labels={"engine": str(n)}) for n in (0, 1)]
 RANKED = engine(seed=3, system="sglang", labels={"_ranks": "8"})
+TUNED = engine(rate=1.0, seed=9, system="picker", model="tuned")
+PICKER = replace(
+    engine(seed=8, system="picker", pod="epp-0"),
+    odd=lambda at_s, page: both(page, TUNED.page(at_s)),
+)
 AGAIN = [
     replace(engine(seed=7), gone_s=100.0),
     replace(engine(seed=7), begun_s=105.0, address="10.0.0.9:8000", pod="vllm-9"),
@@ -145,6 +152,13 @@ CASES = [
         ways=("prometheus",),
     ),
     one("dynamo, case kept", engine(system="dynamo"), preset="dynamo", ways=("prometheus",)),
+    Case(
+        "other names at a picker",
+        [Target(PICKER), Target(engine(rate=0.0, address="10.0.0.2:8000", pod="vllm-1"))],
+        preset="llm-d",
+        ways=("prometheus",),
+        note="requests carry other names (tuned)",
+    ),
     one("clients that leave", engine(rate=8.0, abort=0.3, osl=200)),
     one(
         "clients that leave, uncounted",
@@ -215,6 +229,8 @@ def told(case: Case, measured: Sequence[Measured]) -> list[str]:
     lines = [f"{each.health.status}: {each.health.detail}" for each in measured]
     if case.said and not any(case.said in line for line in lines):
         wrong.append(f"{case.said!r} is not said: {lines}")
+    if case.note and not any(case.note in line for line in lines):
+        wrong.append(f"{case.note!r} is not said: {lines}")
     if not case.said and known < len(measured) - 1:
         wrong.append(f"not ok: {lines}")
     return wrong
