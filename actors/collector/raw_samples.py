@@ -54,8 +54,8 @@ MOST_BETWEEN_S = 300.0
 LAGS, SAME_LAG_S = 8, 2.0
 """Intervals whose lateness is remembered; a lag that differs by less stays as it was."""
 
-BORDER = 0.25
-"""Part of an interval by which its start may differ from the end of the one before, to begin there."""
+JITTER = 0.05
+"""Part of an interval by which it may be asked for late, and still begins where the one before ended."""
 
 Target = str
 Sampling = tuple[float, Target]
@@ -131,7 +131,7 @@ class Lag:
     def __init__(self) -> None:
         self.seconds = 0.0
         self._late: deque[float] = deque(maxlen=LAGS)
-        self._newest_s = self._asked_s = self._until_s = -inf
+        self._newest_s = self._asked_s = self._until_s = self._asked_until_s = -inf
 
     def advances(self, newest_s: float, at_s: float) -> bool:
         """True if samples have come, however late, for half of the time since this was asked last."""
@@ -153,15 +153,15 @@ class Lag:
         scrape_s = max((median(b - a for a, b in pairwise(each)) for each in going), default=0.0)
         self._late.append(max(0.0, end_s - newest_s))
         wanted_s = ceil(min(self._late) + min(scrape_s, fresh_s))
-        if abs(wanted_s - self.seconds) > SAME_LAG_S:
+        if not self.seconds or abs(wanted_s - self.seconds) > SAME_LAG_S:
             self.seconds = wanted_s
-        start_s, end_s = start_s - self.seconds, end_s - self.seconds
-        if end_s <= self._until_s:
+        next_one = abs(start_s - self._asked_until_s) <= JITTER * (end_s - start_s)
+        known_s = end_s - self.seconds
+        if known_s <= self._until_s:
             return None
-        if abs(self._until_s - start_s) <= BORDER * (end_s - start_s):
-            start_s = self._until_s
-        self._until_s = end_s
-        return start_s, end_s
+        start_s = self._until_s if next_one else start_s - self.seconds
+        self._asked_until_s, self._until_s = end_s, known_s
+        return start_s, known_s
 
 
 def without_scrapers(raw: Sequence[RawSeries]) -> tuple[list[RawSeries], list[str]]:

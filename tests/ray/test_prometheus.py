@@ -7,7 +7,6 @@ within 2 %.
 """
 
 import asyncio
-import json
 import socket
 import threading
 import time
@@ -108,16 +107,9 @@ async def collector(prometheus) -> AsyncIterator[MetricCollector]:
 
 def write_trace(path: Path, requests: int, every_s: float) -> Path:
     """Requests of three sizes, at a steady rate."""
-    rows = [
-        {
-            "timestamp": round(1000 * index * every_s),
-            "input_length": (500, 2000, 4000)[index % 3],
-            "output_length": (6, 12, 18)[index % 3],
-            "hash_ids": [],
-        }
-        for index in range(requests)
-    ]
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    sizes = ((500, 6), (2000, 12), (4000, 18))
+    rows = [f"{index * every_s},{sizes[index % 3][0]},{sizes[index % 3][1]}" for index in range(requests)]
+    path.write_text("\n".join(["timestamp_s,input_tokens,output_tokens", *rows]) + "\n")
     return path
 
 
@@ -167,7 +159,7 @@ async def test_the_collectors_numbers_are_the_load_generators(port, prometheus, 
         began_s = time.time()
         async with collecting(source="gateway", url=url) as embedded:
             await embedded.collect(1.0)
-            client = await load(url, write_trace(tmp_path / "trace.jsonl", 36, 0.12))
+            client = await load(url, write_trace(tmp_path / "trace.csv", 36, 0.12))
             by_prometheus = await until_counted(collector, began_s, client.completed)
             by_scrape = await embedded.collect(time.time() - began_s)
         agrees(by_prometheus, client)
@@ -184,7 +176,7 @@ async def test_prometheus_stopped_and_started_again(port, prometheus, collector,
         assert down.health.status is HealthStatus.DOWN
         assert isnan(down.requests)
         assert not (await collector.ready())[0]
-        unseen = await load(url, write_trace(tmp_path / "trace.jsonl", 12, 0.05))
+        unseen = await load(url, write_trace(tmp_path / "trace.csv", 12, 0.05))
         await asyncio.sleep(2.0 * FRESH_S)
         prometheus.start()
         found, before = await until_ok(collector, 2.0)
@@ -192,5 +184,5 @@ async def test_prometheus_stopped_and_started_again(port, prometheus, collector,
         assert HealthStatus.STARTING in before
         assert found.requests < unseen.requests, "what came while nobody looked is not this interval's"
         began_s = time.time()
-        client = await load(url, write_trace(tmp_path / "more.jsonl", 6, 0.1))
+        client = await load(url, write_trace(tmp_path / "more.csv", 6, 0.1))
         assert (await until_counted(collector, began_s, client.completed)).requests == client.requests
