@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,18 @@ def need_prometheus() -> str:
             pytest.fail(missing)
         pytest.skip(missing)
     return binary
+
+
+def fill(folder: Path, lines: Iterable[str]) -> None:
+    """Write samples (`name{labels} value seconds`) into the storage of a Prometheus that starts there later.
+
+    Without types: those of a name stand together, or all are in the order of time.
+    """
+    need_prometheus()
+    page = folder / "samples.txt"
+    page.write_text("\n".join([*lines, "# EOF\n"]))
+    make = ["promtool", "tsdb", "create-blocks-from", "openmetrics", "--quiet"]
+    subprocess.run([*make, page, folder / "data"], check=True)
 
 
 class PrometheusProcess:

@@ -22,7 +22,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf, isnan
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -65,7 +65,7 @@ class Point(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
     """The answers to `promql.coverage` and `promql.ahead`; NaN for what has no series. `unread` are the
-    targets by instance."""
+    targets by instance, `named` the requests by the model's label."""
 
     newest: float = NAN
     ahead: float = NAN
@@ -73,6 +73,7 @@ class Coverage:
     scraping: float = NAN
     resumed: float = NAN
     unread: tuple[str, ...] = ()
+    named: Mapping[str, float] = field(default_factory=dict)
 
 
 def points(answer: Any) -> list[Point]:  # noqa: ANN401 - whatever JSON holds
@@ -84,16 +85,19 @@ def points(answer: Any) -> list[Point]:  # noqa: ANN401 - whatever JSON holds
         raise not_an_answer(error) from None
 
 
-def coverage_of(answer: Iterable[Point]) -> Coverage:
+def coverage_of(answer: Iterable[Point], model_label: str) -> Coverage:
     """The answer to `promql.coverage`."""
     figures: dict[str, float] = {}
+    named: dict[str, float] = {}
     unread = []
     for what, labels, value in answer:
         if what == "unread":
             unread.append(labels.get(INSTANCE, "?"))
+        elif what == "named":
+            named[labels.get(model_label, "")] = value
         else:
             figures[what] = value
-    return Coverage(**figures, unread=tuple(sorted(unread)))
+    return Coverage(**figures, unread=tuple(sorted(unread)), named=named)
 
 
 def coverage_health(
@@ -150,27 +154,32 @@ class PrometheusSource:
         self._series = ModelSeries(preset, model, role_labels)
         self._names = spellings(self._series.names)
         self._chosen = promql.Chosen(labels=labels, roles=role_labels)
-        name, where = self._series.alive
-        self._alive = promql.selector(self._series.spelt([name]), self._chosen.where(where))
-        requests = next(c for c in self._series.channels if c.quantity is Quantity.REQUESTS and not c.gauge)
-        of_model = tuple(label for label in requests.where if label[0] != ROLE)
-        self._counter = promql.selector(
-            self._series.spelt([requests.name]), self._chosen.where(of_model, requests.role)
-        )
-        label = preset.model_label
-        anyones = tuple(each for each in requests.where if each[0] not in (ROLE, label))
-        self._anyones = promql.selector(
-            self._series.spelt([requests.name]), self._chosen.where(anyones, requests.role)
-        )
+        self._watched = self._selectors()
+        self._alive = self._watched.alive
         self._timeout_s = timeout_s
         self._fresh_s = fresh_s
-        self._up = promql.selector(["up"], self._chosen.where(()))
         self._warning = ""
         self._queries = 0
         self._failures = 0
         self._engines: Mapping[Role, int] = {}
         self._counted_s = float("-inf")
         self._lag = Lag()
+
+    def _selectors(self) -> promql.Watched:
+        """Of what shows whether an interval is covered."""
+        series, chosen = self._series, self._chosen
+        name, where = series.alive
+        requests = next(c for c in series.channels if c.quantity is Quantity.REQUESTS and not c.gauge)
+        label, names = series.preset.model_label, series.spelt([requests.name])
+        of_model = tuple(each for each in requests.where if each[0] != ROLE)
+        any_model = tuple(each for each in of_model if each[0] != label)
+        return promql.Watched(
+            alive=promql.selector(series.spelt([name]), chosen.where(where)),
+            counter=promql.selector(names, chosen.where(of_model, requests.role)),
+            any_model=promql.selector(names, chosen.where(any_model, requests.role)),
+            up=promql.selector(["up"], chosen.where(())),
+            model_label=label,
+        )
 
     async def collect(self, start_s: float, end_s: float) -> Measured:
         """The interval, or why it could not be measured."""
@@ -179,8 +188,8 @@ class PrometheusSource:
         try:
             async with asyncio.timeout(self._timeout_s):
                 reach_s = end_s - start_s + self._lag.seconds
-                asked = promql.coverage(self._alive, self._counter, self._up, reach_s, self._fresh_s)
-                coverage = coverage_of(await self._points(asked, end_s))
+                asked = promql.coverage(self._watched, reach_s, self._fresh_s)
+                coverage = coverage_of(await self._points(asked, end_s), self._watched.model_label)
                 coverage = replace(coverage, ahead=await self._ahead(end_s))
                 # The machine's clock: what comes after an interval of the past is not ahead.
                 now_s = time.time()
@@ -200,7 +209,7 @@ class PrometheusSource:
             late = f"samples come {self._lag.seconds:g} s late, later than before"
             return unmeasured(start_s, end_s, HealthStatus.STARTING, late)
         measured = await asyncio.to_thread(measured_of, self._series, raw, known_s, self._fresh_s, doubts)
-        return noted(noted(measured, _scraped_again(several)), await self._not_counted(*known_s))
+        return noted(noted(measured, _scraped_again(several)), self._not_counted(coverage.named))
 
     async def probe(self) -> Health:
         """`ok` if Prometheus answers and has this model's series."""
@@ -266,26 +275,17 @@ class PrometheusSource:
         """Close the connections."""
         await self._http.close()
 
-    async def _not_counted(self, start_s: float, end_s: float) -> str:
-        """The requests in an interval that came to the same engines and gateways under other names."""
-        label = self._series.preset.model_label
-        asked = promql.others(self._counter, self._anyones, label, end_s - start_s)
-        try:
-            found = await self._points(asked, end_s)
-        except SourceDownError:
-            return ""
-        every = {point.labels.get(label, ""): point.value for point in found if point.value >= 0.5}
-        left_out = {
-            name: count
-            for name, count in every.items()
-            if not carries(((label, name),), self._series.of_model)
+    def _not_counted(self, named: Mapping[str, float]) -> str:
+        """The requests that came to the same engines and gateways under other names."""
+        label, of_model = self._series.preset.model_label, self._series.of_model
+        others = {
+            name: n for name, n in named.items() if n >= 0.5 and not carries(((label, name),), of_model)
         }
-        if not left_out:
+        if not others:
             return ""
-        names = _named(sorted(left_out))
         return (
-            f"{sum(left_out.values()):.0f} of {sum(every.values()):.0f} requests carry other names ({names}) "
-            "and are not counted (metrics.overrides.model)"
+            f"{sum(others.values()):.0f} of {sum(named.values()):.0f} requests carry other names "
+            f"({_named(sorted(others))}) and are not counted (metrics.overrides.model)"
         )
 
     async def _ahead(self, end_s: float) -> float:

@@ -5,6 +5,7 @@ No increase is computed by PromQL: the samples go to the one law of increases (`
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from actors.collector.presets import Labels
 from actors.collector.series import ModelSeries
@@ -121,30 +122,35 @@ def ahead(alive: str) -> str:
     return f"max(timestamp({alive} offset -{duration(AHEAD_S)}))"
 
 
-def others(counter: str, any_model: str, label: str, interval_s: float) -> str:
-    """What engines and gateways that serve this model counted of requests by the model's label, in an
-    interval: by a selector of its counter, and of the same one with any model."""
-    span = duration(interval_s)
-    ours = f"on (instance) last_over_time({counter}[{span}])"
-    return f"sum by ({label}) (increase({any_model}[{span}]) and {ours})"
+class Watched(NamedTuple):
+    """Selectors of what every running system shows, of a counter of requests, of the same one with any model,
+    and of `up`; and the label of the model."""
+
+    alive: str
+    counter: str
+    any_model: str
+    up: str
+    model_label: str
 
 
-def coverage(alive: str, counter: str, up: str, interval_s: float, fresh_s: float) -> str:
-    """What covers the interval, by selectors of what every running system shows, of a counter of requests,
-    and of `up`:
+def coverage(watched: Watched, interval_s: float, fresh_s: float) -> str:
+    """What covers the interval:
 
-    newest     Unix seconds of the newest sample of the first
+    newest     Unix seconds of the newest sample of `alive`
     known      its series in the last hours
     scraping   series of `up`, or of the first, at the interval's start: whether Prometheus was scraping then
     resumed    series of the counter that go on from a sample too old to be the one the interval begins with
     unread     targets that had samples of the counter a moment ago and cannot be scraped now, one series each
+    named      requests in the interval by the model's label, of all that serve this model
 
     A series counts as new only if Prometheus was scraping at the start and it continues no earlier sample.
     """
+    alive, counter, any_model, up, label = watched
     start, reach = f"offset {duration(interval_s)}", duration(max(interval_s, fresh_s))
     last = f"(last_over_time({counter}[{reach}]) > 0)"
     base = f"last_over_time({counter}[{duration(fresh_s)}] {start})"
     sampled = f"on (job, instance) last_over_time({counter}[{reach}])"
+    here = f"on (instance) last_over_time({counter}[{reach}])"
     earlier = f"last_over_time({counter}[{duration(HISTORY_S)}] {start})"
     table = {
         "newest": f"max(timestamp({alive}))",
@@ -154,6 +160,7 @@ def coverage(alive: str, counter: str, up: str, interval_s: float, fresh_s: floa
         ),
         "resumed": f"count(({last} >= {earlier}) unless {base})",
         "unread": f"(({up} == 0) and {sampled}) unless on (instance) (({up} == 1) and {sampled})",
+        "named": f"sum by ({label}) (increase({any_model}[{duration(interval_s)}]) and {here})",
     }
     return " or ".join(_labelled(expression, what) for what, expression in table.items())
 

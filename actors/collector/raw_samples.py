@@ -29,7 +29,7 @@ tell the scrapers apart are left out.
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import pairwise
 from math import ceil, inf, isfinite
@@ -58,6 +58,8 @@ JITTER = 0.05
 """Part of an interval by which it may be asked for late, and still begins where the one before ended."""
 
 Target = str
+Spans = Sequence[tuple[float, float]]
+"""From one time to another, each."""
 Sampling = tuple[float, Target]
 """When a target was sampled, in Unix seconds."""
 
@@ -113,8 +115,10 @@ def measured_of(
 ) -> Measured:
     """The interval from the start to the end of `span_s`; `doubts` are the source's own."""
     tracker = Tracker(series, 0.0)
-    whole = [_bordered(each, began, span_s) for each, began in _with_restarts(_of_model(series, list(raw)))]
-    thin = _without_idle_buckets(whole, span_s[0])
+    ours = list(_of_model(series, list(raw)))
+    began = _restarts(ours)
+    whole = (_bordered(each, began.get(each.target, ()), span_s) for each in ours)
+    thin = _without_idle_buckets(whole, began, span_s[0])
     for read in reads(thin, span_s, fresh_s):
         tracker.add(read.samples, read.at_s, unread=read.unread)
         if read.at_s <= span_s[0]:
@@ -198,19 +202,18 @@ def _telling_apart(scrapers: Sequence[Mapping[str, set[str]]]) -> set[str]:
     return {name for name in fixed if len({min(each.get(name, {""})) for each in scrapers}) > 1} | {*SCRAPERS}
 
 
-def _with_restarts(raw: Iterable[RawSeries]) -> Iterator[tuple[RawSeries, Sequence[tuple[float, float]]]]:
-    """Each series with the times between which its target began anew."""
-    series = list(raw)
+def _restarts(raw: Iterable[RawSeries]) -> Mapping[Target, Spans]:
+    """The times between which targets began anew: a counter fell; nothing of those that did not."""
     began: dict[Target, list[tuple[float, float]]] = {}
-    for each in series:
+    for each in raw:
         if each.series.name.endswith(("_total", "_count")):
-            fell = [(a_s, b_s) for (a_s, a), (b_s, b) in pairwise(each.samples) if b < a]
-            began.setdefault(each.target, []).extend(fell)
-    for each in series:
-        yield each, began.get(each.target, ())
+            for (before_s, before), (after_s, after) in pairwise(each.samples):
+                if after < before:
+                    began.setdefault(each.target, []).append((before_s, after_s))
+    return began
 
 
-def _bordered(raw: RawSeries, began: Sequence[tuple[float, float]], span_s: tuple[float, float]) -> RawSeries:
+def _bordered(raw: RawSeries, began: Spans, span_s: tuple[float, float]) -> RawSeries:
     """With a sample at each end of the interval, on the line between those around it, and none after it."""
     samples = list(raw.samples)
     for border_s in span_s:
@@ -271,16 +274,13 @@ def _grouped(
     return [*((group[-1][0], group) for group in groups[:-1]), (end_s, groups[-1])]
 
 
-def _without_idle_buckets(raw: Sequence[RawSeries], start_s: float) -> Iterator[RawSeries]:
-    """Without most samples of buckets, which are most of all samples, where no counter of their target fell.
+def _without_idle_buckets(
+    raw: Iterable[RawSeries], began: Container[Target], start_s: float
+) -> Iterator[RawSeries]:
+    """Without most samples of buckets, which are most of all samples, where their target did not begin anew.
 
     The one that the interval begins with and the last one have all that such a bucket gained.
     """
-    began = {
-        each.target
-        for each in raw
-        if each.series.name.endswith("_count") and any(b < a for (_, a), (_, b) in pairwise(each.samples))
-    }
     for each in raw:
         if not each.series.name.endswith("_bucket") or each.target in began:
             yield each

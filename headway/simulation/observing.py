@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.engine.kernel import layout, lifecycle
 from headway.engine.kernel.layout import COMPLETED, DECODING, IDLE, PREFILLING, SERVING, KernelState
 from headway.engine.observed_latency import LatencyReport, Phase
-from headway.engine.observed_metrics import EngineReadings, engine_reports
+from headway.engine.observed_metrics import EngineReadings, EngineTotals, engine_reports
 from headway.engine.refinement import URGENT, Refinement, difference, learn, moved, refined
 from headway.engine.replica_speeds import Lengths, ReplicaSpeeds, batch_line
 from headway.engine.surfaces import find_cell, iterations_until, itl_at
@@ -33,7 +34,6 @@ from headway.planning.types import FloatArray, Observation, Policy, Role, Traffi
 from headway.routing import ReplicaLoad, ReplicaState, ReplicaUpdate
 from headway.routing.types import OutputProgress
 from headway.simulation.fleet import Fleet
-from headway.simulation.metrics import engine_totals
 from headway.simulation.scenario import ClassMix
 from interp import Profile
 from interp.jit import compiled
@@ -120,6 +120,31 @@ def reports(fleet: Fleet) -> Iterator[LatencyReport]:
         phase = Phase.PREFILL if prefilling[replica] else Phase.DECODE
         tokens, latency_s, batch = columns[replica].tolist()
         yield LatencyReport(phase, tokens, latency_s, batch, str(serials[replica]))
+
+
+COLUMNS = {
+    "first_tokens": "first_tokens",
+    "asked_tokens": "computed_tokens",
+    "prompts": "prompts",
+    "prompt_tokens": "shown_tokens",
+    "prefills": "prompts",
+    "prefill_s": "prefill_s",
+    "gaps": "gaps",
+    "gap_s": "gap_s",
+    "iterations": "iteration",
+}
+"""Totals, by the replicas' columns that count them: tokens there are without cached ones."""
+
+
+def engine_totals(fleet: Fleet) -> Mapping[str, EngineTotals]:
+    """What the engines that serve have counted by now, by serial."""
+    lifecycle.catch_up_all(fleet.handle)
+    units = fleet.arrays.replicas
+    up = units[(units["state"] == layout.SERVING) | (units["state"] == layout.DRAINING)]
+    return {
+        str(unit["serial"]): EngineTotals(**{name: float(unit[column]) for name, column in COLUMNS.items()})
+        for unit in up
+    }
 
 
 class PerformanceLearner:

@@ -194,7 +194,7 @@ def test_what_the_coverage_of_an_interval_means(coverage, status):
 
 def test_targets_that_cannot_be_scraped_are_named():
     answer = [Point("newest", {}, 999.0), *(Point("unread", {"instance": f"{x}:1"}, 0.0) for x in "dcba")]
-    coverage = coverage_of(answer)
+    coverage = coverage_of(answer, "model_name")
     assert (coverage.newest, coverage.unread) == (999.0, ("a:1", "b:1", "c:1", "d:1"))
 
 

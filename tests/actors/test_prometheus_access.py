@@ -2,7 +2,6 @@
 
 import json
 import ssl
-import subprocess
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,7 +21,7 @@ from headway.config.live import MetricsSettings
 from tests.actors.collector_cases import serving
 from tests.certificates import self_signed
 from tests.patience import PATIENCE_S
-from tests.prometheus_process import PrometheusProcess, need_prometheus
+from tests.prometheus_process import PrometheusProcess, fill
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +33,6 @@ class Filled(PrometheusProcess):
     """Two minutes of an engine with two requests a second, which began a while ago."""
 
     def __init__(self, folder) -> None:
-        need_prometheus()
         self.began_s = int(time.time()) - 200
         per_second = {"vllm:request_success_total": 2, "vllm:request_prompt_tokens_count": 2}
         per_second |= {"vllm:request_prompt_tokens_sum": 200}
@@ -45,10 +43,7 @@ class Filled(PrometheusProcess):
             for second in range(0, 121, 5)
         ]
         lines += [f"up{{{WHERE}}} 1 {self.began_s + second}" for second in range(0, 121, 5)]
-        page = folder / "page.txt"
-        page.write_text("\n".join([*lines, "# EOF\n"]))
-        make = ["promtool", "tsdb", "create-blocks-from", "openmetrics", "--quiet"]
-        subprocess.run([*make, page, folder / "data"], check=True)
+        fill(folder, lines)
         super().__init__(folder)
 
 

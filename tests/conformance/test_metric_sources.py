@@ -6,7 +6,6 @@ all from its start, confirms that form. No clock is waited for. What sources do 
 tests/actors/test_collector_sources.py.
 """
 
-import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -33,7 +32,7 @@ from headway.config import HeadwayConfig
 from headway.planning import Role
 from tests.clocks import Clock
 from tests.exporter import Exporter
-from tests.prometheus_process import PrometheusProcess, need_prometheus
+from tests.prometheus_process import PrometheusProcess, fill
 from tests.stores import MemoryStore
 from tests.vllm_double import Metrics
 
@@ -383,18 +382,15 @@ class FilledPrometheus(PrometheusProcess):
     """Has all histories from its start, and the second 0 of them is that start."""
 
     def __init__(self, folder: Path) -> None:
-        need_prometheus()
         # All of it has been: a sample that is not yet shows that clocks differ.
-        self.began_s, text = float(int(time.time()) - 120), folder / "histories.txt"
+        self.began_s = float(int(time.time()) - 120)
         lines = []
         for metric, samples in (each for past in HISTORIES for each in past.samples.items()):
             (_, name), *labels = metric
             written = ",".join(f'{key}="{value}"' for key, value in labels)
             lines += [(at_s, f"{name}{{{written}}} {floatToGoString(value)}") for at_s, value in samples]
         lines.sort(key=itemgetter(0))
-        text.write_text("".join([*(f"{line} {self.began_s + at_s}\n" for at_s, line in lines), "# EOF\n"]))
-        make = ["promtool", "tsdb", "create-blocks-from", "openmetrics", "--quiet"]
-        subprocess.run([*make, text, folder / "data"], check=True)
+        fill(folder, (f"{line} {self.began_s + at_s}" for at_s, line in lines))
         super().__init__(folder)
 
 

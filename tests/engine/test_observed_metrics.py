@@ -20,7 +20,7 @@ from headway.engine.observed_metrics import (
 from headway.engine.rules import EngineSpeeds
 from headway.planning.synthetic import length_spread
 from headway.planning.types import Role
-from headway.simulation.metrics import engine_totals
+from headway.simulation.observing import engine_totals
 from headway.simulation.simulate import SimulationRun, Watchers
 from interp import PrefillSamples, Profile, build_profile
 from tests.simulation.worlds import Schedule, poisson_trace, roofline_profile, scenario

@@ -7,7 +7,7 @@ them), not as our presets have them: a page here is what the other side does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 
 import numpy as np
@@ -38,14 +38,6 @@ class Requests:
 
     def arrived(self, start_s: float, end_s: float) -> int:
         return int(((self.arrival_s > start_s) & (self.arrival_s <= end_s)).sum())
-
-    def mean_isl(self, start_s: float, end_s: float) -> float:
-        return float(self.isl[(self.arrival_s > start_s) & (self.arrival_s <= end_s)].mean())
-
-    def until(self, at_s: float) -> Requests:
-        """Those that came by then."""
-        there = self.arrival_s <= at_s
-        return Requests(**{name: getattr(self, name)[there] for name in self.__dataclass_fields__})
 
 
 def requests(
@@ -303,8 +295,3 @@ PAGES: Mapping[str, Callable[[Engine, float], list[Sample]]] = {
     "dynamo": _dynamo,
     "picker": _picker,
 }
-
-
-def without(engine: Engine, *, until_s: float) -> Engine:
-    """The engine whose process ended then."""
-    return replace(engine, gone_s=until_s)

@@ -7,8 +7,6 @@ at the moments of the past at which intervals ended. Nothing waits.
 from __future__ import annotations
 
 import asyncio
-import shutil
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -25,6 +23,7 @@ from actors.collector.scrape import ScrapeSource
 from actors.collector.series import ModelSeries
 from actors.collector.tracker import Tracker
 from headway.planning import Role
+from tests.prometheus_process import fill
 from tests.stores import MemoryStore
 from tests.truth.engines import MODEL, Engine, Sample, shown, text
 
@@ -78,17 +77,7 @@ def write_blocks(directory: Path, fleets: Mapping[str, tuple[Sequence[Target], f
                 own = {**labels, "namespace": namespace, "job": f"{namespace}/{labels['job']}"}
                 line = f"{name}{shown(own)} {value!r} {BEGIN_S + at_s:.3f}"
                 by_name.setdefault(name, []).append(line)
-    page = directory / "samples.txt"
-    # A name's lines stand together, without a type: OpenMetrics allows any name then.
-    lines = (line for name in sorted(by_name) for line in by_name[name])
-    page.write_text("\n".join(lines) + "\n# EOF\n")
-    command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(page), str(directory / "data")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-
-
-def has_promtool() -> bool:
-    return shutil.which("promtool") is not None
+    fill(directory, (line for name in sorted(by_name) for line in by_name[name]))
 
 
 class _Pages:

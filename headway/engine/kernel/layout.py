@@ -81,7 +81,7 @@ def _record(*columns: str) -> np.dtype[np.void]:
 
 # `busy_s` of a replica is ends less beginnings of its busy times: while it computes, now is to be added.
 # What it computes takes as often as long as the surfaces say as its slowness is; `known_slowness` is what
-# routing believes of it. The last two lines are what an engine counts of itself (`simulation.metrics`).
+# routing believes of it. The last two lines are what an engine counts of itself (`simulation.observing`).
 REPLICA = _record(
     "i4 role state phase version",
     "i8 serial",
