@@ -20,6 +20,14 @@ These are the rules of PromQL's `histogram_quantile`, so that both sources give 
 begins at 0, and a quantile in the bucket without an upper bound is the highest bound that there is (a lower
 bound of it).
 
+An engine that decodes speculatively shows one gap for each step, which makes several tokens. How many follows
+in two ways, from counts and from the times of requests that ended; the smaller one counts:
+
+    tokens per gap = min((OSL - 1) * ended / gaps, gap / ((E2E - TTFT) / (OSL - 1)))
+
+While load changes one of them is off, but not both to the same side. Beyond STEP the gaps, quantiles included,
+are divided by it.
+
 quantity missing                        reported as
 arrivals never seen                     NaN, partial
 zero traffic                            requests 0, latencies NaN, ok
@@ -215,6 +223,8 @@ def latency(increase: Increase) -> Latency:
 NOTHING = Increase()
 WITNESS, FEW, TWICE = 0.02, 3.0, 2.0
 """Share and number by which witnesses may differ; how many times the mean may wait as an interval begins."""
+STEP = 1.2
+"""Tokens per gap from which an engine speculates: what ends in an interval is not what began in it."""
 AT_THE_END = (Quantity.OSL, Quantity.DURATION, Quantity.TTFT, Quantity.ITL)
 
 
@@ -260,6 +270,9 @@ def assemble(
     elif contradiction := _contradiction(seen, load, in_flight):
         doubts = {**doubts, Quantity.REQUESTS: contradiction}
     seen = {quantity: increase for quantity, increase in seen.items() if quantity not in doubts}
+    itl, step = seen.get(Quantity.ITL, NOTHING), _tokens_per_gap(seen)
+    if step > STEP:
+        seen = {**seen, Quantity.ITL: _shared_out(itl, step)}
     health = Health(status=HealthStatus.OK)
     # Counters of one process are mostly in doubt together: the requests' line stands for all.
     lines += [doubts.get(Quantity.REQUESTS) or next(iter(doubts.values()))] if doubts else []
@@ -267,6 +280,7 @@ def assemble(
         lines.append(f"no data for {', '.join(missing)}")
     if lines:
         health = Health(status=HealthStatus.PARTIAL, detail="; ".join(lines))
+    told = f"a gap of {1e3 * itl.mean:.3g} ms makes {step:.2g} tokens (speculative decoding): ITL is their time"
     only_arrivals = Quantity.COMPLETED not in {*seen, *doubts} and Quantity.REQUESTS in seen
     counts = (seen.get(quantity, NOTHING).count for quantity in (Quantity.MET, Quantity.MISSED))
     prompts = seen.get(Quantity.ISL, NOTHING).count or NAN
@@ -289,7 +303,24 @@ def assemble(
         itl_s=latency(seen.get(Quantity.ITL, NOTHING)),
         load=load,
     )
+    measured = noted(measured, told if step > STEP else "")
     return replace(measured, counted=_counted(measured, seen, steps))
+
+
+def _tokens_per_gap(seen: Increases) -> float:
+    """By counts or by time, whichever is less; 1 where either is unknown."""
+    osl, gaps = seen.get(Quantity.OSL, NOTHING), seen.get(Quantity.ITL, NOTHING)
+    after_s = seen.get(Quantity.DURATION, NOTHING).mean - seen.get(Quantity.TTFT, NOTHING).mean
+    tokens = osl.total - osl.count
+    if not (tokens > 0 and gaps.total > 0 and after_s > 0):
+        return 1.0
+    return min(tokens / gaps.count, gaps.mean * (osl.mean - 1.0) / after_s)
+
+
+def _shared_out(gaps: Increase, step: float) -> Increase:
+    """Gaps as the times of the `step` tokens that each of them makes."""
+    buckets = tuple((bound / step, count * step) for bound, count in gaps.buckets)
+    return Increase(count=gaps.count * step, total=gaps.total, buckets=buckets)
 
 
 def _disagreement(seen: Increases, before: float, interval_s: float) -> str:

@@ -78,6 +78,8 @@ def requests(
     end_s = start_s + np.where(aborted, service_s * 0.5, service_s)
     first_s = np.where(osl_n > 0, start_s + ttft_s, inf)
     first_s = np.where(first_s > end_s, inf, first_s)
+    made = np.where(np.isfinite(first_s), 1 + np.floor((end_s - first_s) / max(itl_s, 1e-9) + 1e-6), 0)
+    osl_n = np.where(aborted, np.minimum(osl_n, made), osl_n)
     return Requests(arrival_s, start_s, first_s, end_s, isl_n, osl_n, aborted, np.full(n, counted) | ~aborted)
 
 

@@ -17,6 +17,8 @@ from tests.truth.reading import BEGIN_S, Target, read_engines, read_prometheus, 
 UNTIL_S = 400.0
 BORDERS_S = (60.0, 120.0, 180.0, 240.0, 300.0, 360.0)
 CLOSE = 0.05
+STEADY = 0.1
+"""By how much the time between tokens may differ; those of an engine are all alike."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,10 @@ class Case:
     def engines(self) -> list[Engine]:
         return list({id(each.engine): each.engine for each in self.targets}.values())
 
+    @property
+    def itl_s(self) -> float:
+        return self.engines[0].itl_s
+
     def truth(self, start_s: float, end_s: float) -> int:
         return sum(each.arrived(start_s, end_s) for each in self.engines)
 
@@ -53,7 +59,8 @@ def engine(rate: Any = 2.0, seed: int = 1, **kwargs: Any) -> Engine:
         for key in ("isl", "osl", "ttft_s", "itl_s", "places", "abort", "counted")
         if key in kwargs
     }
-    return Engine(served=requests(rate, seed, until_s=UNTIL_S, **of_requests), **kwargs)
+    itl_s = of_requests.get("itl_s", 0.02)
+    return Engine(served=requests(rate, seed, until_s=UNTIL_S, **of_requests), itl_s=itl_s, **kwargs)
 
 
 def one(name: str, made: Engine, **kwargs: Any) -> Case:
@@ -210,6 +217,12 @@ CASES = [
     one("embeddings", engine(rate=5.0, osl=0)),
     one("one token", engine(rate=5.0, osl=1)),
     one("answers of four minutes", engine(rate=1.0, osl=10_000, itl_s=0.024), said=""),
+    one("speculative decoding", replace(engine(osl=300), accepted=3.0), note="(speculative decoding)"),
+    one(
+        "speculative decoding, a rate that rises",
+        replace(engine(rate=lambda at_s: 1 + at_s / 40, osl=300), accepted=2.2),
+        note="(speculative decoding)",
+    ),
     one("a growing queue", engine(rate=6.0, osl=200, places=8)),
     one("a rate that rises", engine(rate=lambda at_s: 1 + at_s / 40)),
 ]
@@ -226,6 +239,8 @@ def told(case: Case, measured: Sequence[Measured]) -> list[str]:
             wrong.append(f"{span}: ok with {interval.requests:g} of {truth}")
         if health.status is HealthStatus.OK:
             known += 1
+        if interval.itl_s.mean > 0 and not abs(interval.itl_s.mean / case.itl_s - 1) <= STEADY:
+            wrong.append(f"{span}: {1e3 * interval.itl_s.mean:.3g} ms between tokens")
     lines = [f"{each.health.status}: {each.health.detail}" for each in measured]
     if case.said and not any(case.said in line for line in lines):
         wrong.append(f"{case.said!r} is not said: {lines}")
