@@ -21,6 +21,7 @@ import json
 import logging
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -29,13 +30,15 @@ from ray.exceptions import GetTimeoutError, RayError
 
 from actors import hosts, names
 from actors.connectors import connector_kind
-from actors.planning.settings import SETTINGS, STARTED, fixed
+from actors.planning.settings import CONFIGURATION, SETTINGS, STARTED, fixed
 from actors.store import InternalKvStore, Store
+from actors.stored import Kind, put, read
 from headway.config import HeadwayConfig
 
 logger = logging.getLogger(__name__)
 
 OWNER = "control_plane/owner"
+OWNED = Kind("owner", dict[str, Any])
 START_S = 180.0
 """Seconds for an actor to start: on a new installation the router compiles what it decides by."""
 
@@ -79,9 +82,9 @@ def start(config: HeadwayConfig, application: str, *, routes: bool = True) -> st
     if before is not None and before.application != application:
         store.delete(STARTED)
     token = uuid.uuid4().hex
-    store.put(OWNER, json.dumps({**asdict(owner), "token": token}).encode())
+    put(store, OWNED, OWNER, {**asdict(owner), "token": token})
     # Also for a planner that Ray restarts: it was made with settings that may be older.
-    store.put(SETTINGS, settings.encode())
+    put(store, CONFIGURATION, SETTINGS, settings)
     actors = _create(config, settings, application, routes=routes)
     for name, actor in actors.items():
         _call(actor, "__ray_ready__", name)
@@ -99,7 +102,7 @@ def stop(purge: bool = False, token: str | None = None, application: str | None 
     owner = None if application is None else _owner(store)
     if owner is not None and owner.application != application and is_live(owner.application):
         return
-    if token is not None and json.loads(store.get(OWNER) or b"{}").get("token") != token:
+    if token is not None and read(store, OWNED, OWNER, lambda stored: stored["token"]) != token:
         return
     # First: a planner that Ray restarts while it is being ended must not plan again.
     store.delete(STARTED)
@@ -140,11 +143,11 @@ def is_live(application: str) -> bool:
 
 def _owner(store: Store) -> Owner | None:
     """The owner of actors that run; None when none of them does."""
-    data = store.get(OWNER)
-    if data is None or not running():
-        return None
-    stored = json.loads(data)
-    return Owner(application=stored["application"], settings=stored["settings"])
+
+    def use(stored: Mapping[str, Any]) -> Owner:
+        return Owner(application=stored["application"], settings=stored["settings"])
+
+    return read(store, OWNED, OWNER, use) if running() else None
 
 
 def _create(config: HeadwayConfig, settings: str, application: str, *, routes: bool) -> dict[str, Any]:
