@@ -71,15 +71,21 @@ def put(store: Store, kind: Kind, key: str, value: object) -> None:
     store.put(key, sealed(kind, key, value))
 
 
-def read(store: Store, kind: Kind, key: str, use: Callable[[Any], T]) -> T | None:
-    """What `use` makes of the document; None where there is none, or none that can be read and used."""
+def read(store: Store, kind: Kind, key: str, use: Callable[[Any], T], *, own: bool = True) -> T | None:
+    """What `use` makes of the document; None where there is none, or none that can be read and used.
+
+    One that others write (not `own`) stays as it is.
+    """
     data = store.get(key)
     if not data:
         return None
     try:
         return _guarded(lambda: use(opened(kind, key, data)))
     except UnreadableError as error:
-        put_aside(store, key, str(error))
+        if own:
+            put_aside(store, key, str(error))
+        else:
+            logger.warning("%s in the store cannot be read: %s", key, error)
         return None
 
 

@@ -219,7 +219,7 @@ async def follow_slo(
 
 def _stored(store: Store) -> SloSettings | None:
     try:
-        return read(store, KIND, KEY, lambda document: SloSettings.model_validate(document["slo"]))
+        return read(store, KIND, KEY, lambda document: SloSettings.model_validate(document["slo"]), own=False)
     except Exception:  # Ray's client raises what its transport raises; the next look tries again
         logger.warning("the store does not answer, the SLO stays as it is", exc_info=True)
         return None

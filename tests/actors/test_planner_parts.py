@@ -1,6 +1,7 @@
 """The small parts of the planner: grid, runtime settings and the SLO that others follow, progress."""
 
 import asyncio
+import json
 from dataclasses import replace
 from functools import partial
 from typing import Any
