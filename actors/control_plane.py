@@ -4,7 +4,7 @@
                                   the planner that it can take while running; where others differ, the actors
                                   are replaced and go on from what is stored
     stop(purge=False)             ends them all; the store stays (ids go on) unless purged
-    revive(config, token)         starts again what is not there: an actor whose constructor raises, Ray gives up
+    revive(config, ..., token)    starts again what is not there: Ray gives up actors whose constructors raise
 
 Each start gives a token. `stop(token=...)` does nothing when another start has come since, so that the
 orderly end of an old deployment does not end the control plane of the new one.
