@@ -113,7 +113,8 @@ def decided(url: str, requests: float) -> dict[str, Any]:
 
 
 def post(url: str, path: str, body: object) -> Any:
-    request = urllib.request.Request(url + path, data=json.dumps(body).encode(), method="POST")
+    kind = {"content-type": "application/json"}
+    request = urllib.request.Request(url + path, json.dumps(body).encode(), kind, method="POST")
     with urllib.request.urlopen(request, timeout=10) as answer:
         return json.load(answer)
 
