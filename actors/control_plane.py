@@ -4,6 +4,7 @@
                                   the planner that it can take while running; where others differ, the actors
                                   are replaced and go on from what is stored
     stop(purge=False)             ends them all; the store stays (ids go on) unless purged
+    revive(config, ..., token)    starts again what is not there: Ray gives up actors whose constructors raise
 
 Each start gives a token. `stop(token=...)` does nothing when another start has come since, so that the
 orderly end of an old deployment does not end the control plane of the new one.
@@ -21,6 +22,7 @@ import json
 import logging
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -29,13 +31,16 @@ from ray.exceptions import GetTimeoutError, RayError
 
 from actors import hosts, names
 from actors.connectors import connector_kind
-from actors.planning.settings import SETTINGS, STARTED, fixed
+from actors.planning.settings import CONFIGURATION, SETTINGS, STARTED, fixed
+from actors.routing_actors import needs_router, routing_actors
 from actors.store import InternalKvStore, Store
+from actors.stored import Kind, put, read
 from headway.config import HeadwayConfig
 
 logger = logging.getLogger(__name__)
 
 OWNER = "control_plane/owner"
+OWNED = Kind("owner", dict[str, Any])
 START_S = 180.0
 """Seconds for an actor to start: on a new installation the router compiles what it decides by."""
 
@@ -79,15 +84,26 @@ def start(config: HeadwayConfig, application: str, *, routes: bool = True) -> st
     if before is not None and before.application != application:
         store.delete(STARTED)
     token = uuid.uuid4().hex
-    store.put(OWNER, json.dumps({**asdict(owner), "token": token}).encode())
+    put(store, OWNED, OWNER, {**asdict(owner), "token": token})
     # Also for a planner that Ray restarts: it was made with settings that may be older.
-    store.put(SETTINGS, settings.encode())
-    actors = _create(config, settings, application, routes=routes)
-    for name, actor in actors.items():
-        _call(actor, "__ray_ready__", name)
-    _call(actors[names.PLANNER], "configure", names.PLANNER, settings)
-    _call(actors[names.PLANNER], "start", names.PLANNER)
+    put(store, CONFIGURATION, SETTINGS, settings)
+    _bring_up(config, application, routes=routes)
     return token
+
+
+def revive(config: HeadwayConfig, application: str, token: str, *, routes: bool = True) -> tuple[str, ...]:
+    """Start the actors that are not there, as `start` did that gave this token; their names.
+
+    None once another start has come, or an end. ControlPlaneError, RayError.
+    """
+    owner = read(InternalKvStore(), OWNED, OWNER, lambda stored: stored["token"], own=False)
+    there = running()
+    gone = tuple(name for name in _names(config, routes=routes) if name not in there)
+    if not gone or owner != token:
+        return ()
+    logger.warning("not there, and started again: %s", ", ".join(gone))
+    _bring_up(config, application, routes=routes)
+    return gone
 
 
 def stop(purge: bool = False, token: str | None = None, application: str | None = None) -> None:
@@ -99,7 +115,7 @@ def stop(purge: bool = False, token: str | None = None, application: str | None 
     owner = None if application is None else _owner(store)
     if owner is not None and owner.application != application and is_live(owner.application):
         return
-    if token is not None and json.loads(store.get(OWNER) or b"{}").get("token") != token:
+    if token is not None and read(store, OWNED, OWNER, lambda stored: stored["token"]) != token:
         return
     # First: a planner that Ray restarts while it is being ended must not plan again.
     store.delete(STARTED)
@@ -140,11 +156,34 @@ def is_live(application: str) -> bool:
 
 def _owner(store: Store) -> Owner | None:
     """The owner of actors that run; None when none of them does."""
-    data = store.get(OWNER)
-    if data is None or not running():
-        return None
-    stored = json.loads(data)
-    return Owner(application=stored["application"], settings=stored["settings"])
+
+    def use(stored: Mapping[str, Any]) -> Owner:
+        return Owner(application=stored["application"], settings=stored["settings"])
+
+    return read(store, OWNED, OWNER, use) if running() else None
+
+
+def _names(config: HeadwayConfig, *, routes: bool) -> tuple[str, ...]:
+    """What `_create` makes."""
+    virtual = (names.VIRTUAL_CONNECTOR, names.VIRTUAL_CONNECTOR_CLIENT)
+    return (
+        names.METRIC_COLLECTOR,
+        names.PREDICTOR,
+        names.INTERPOLATOR,
+        *(virtual if connector_kind(config).decision_ids else ()),
+        *(routing_actors(config) if routes and needs_router(config) else ()),
+        names.PLANNER,
+    )
+
+
+def _bring_up(config: HeadwayConfig, application: str, *, routes: bool) -> None:
+    """Create what is not there, wait for all of it, and have the planner plan."""
+    settings = settings_json(config)
+    actors = _create(config, settings, application, routes=routes)
+    for name, actor in actors.items():
+        _call(actor, "__ray_ready__", name)
+    _call(actors[names.PLANNER], "configure", names.PLANNER, settings)
+    _call(actors[names.PLANNER], "start", names.PLANNER)
 
 
 def _create(config: HeadwayConfig, settings: str, application: str, *, routes: bool) -> dict[str, Any]:
@@ -156,7 +195,7 @@ def _create(config: HeadwayConfig, settings: str, application: str, *, routes: b
     from actors.metric_collector import MetricCollector
     from actors.planner import Planner
     from actors.predictor import Predictor
-    from actors.routing_actors import needs_router, start_routing
+    from actors.routing_actors import start_routing
     from actors.virtual_connector import start_client, start_coordinator
 
     start = names.start_actor

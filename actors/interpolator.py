@@ -21,7 +21,6 @@ measured profile, calibration to the served one, so that no slowness counts twic
 anew.
 """
 
-import json
 import logging
 import math
 import time
@@ -41,6 +40,7 @@ from actors.performance_model import (
     performance_model,
 )
 from actors.store import InternalKvStore, Store
+from actors.stored import Kind, put, read
 from headway.config import ConfigError, HeadwayConfig
 from headway.engine.observed_latency import LatencyReport
 from headway.engine.observed_metrics import EngineReading, LengthSpread, engine_reports
@@ -58,6 +58,7 @@ T = TypeVar("T")
 
 REFINEMENT, CALIBRATION = "interpolator/refinement", "interpolator/calibration"
 CORRECTIONS = "interpolator/corrections"
+KIND = Kind("learnt", dict[str, Any])
 WEIGHT = 0.2
 STORE_S = 5.0
 """Seconds between two writes of the refinement, where the served profile stays: every replica reports."""
@@ -203,18 +204,17 @@ def _with_measured(ratio: LatencyRatio, correction: Correction, at_s: float) -> 
 
 
 def _put(store: Store, key: str, profile: int, **learnt: object) -> None:
-    store.put(key, json.dumps({"profile": profile, **learnt}).encode())
+    put(store, KIND, key, {"profile": profile, **learnt})
 
 
 def _restored(store: Store, key: str, profile: int, decode: Callable[[Any], T], otherwise: T) -> T:
     """The value stored for the profile with this checksum; `otherwise` if there is none to be read."""
-    try:
-        stored = json.loads(store.get(key) or b"{}")
-        if stored.get("profile") == profile:
-            return decode(stored)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        logger.warning("%s in the store cannot be read, it begins anew: %s", key, error)
-    return otherwise
+
+    def use(stored: Mapping[str, Any]) -> T:
+        return decode(stored) if stored["profile"] == profile else otherwise
+
+    found = read(store, KIND, key, use)
+    return otherwise if found is None else found
 
 
 def _factors(corrections: Mapping[str, float]) -> dict[str, float]:

@@ -8,6 +8,7 @@ policy state of the planner before it.
 import asyncio
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from actors.connectors import make_connector
@@ -17,8 +18,9 @@ from actors.planning.context import ControlActors, PlannerContext
 from actors.planning.host_faults import HostWatch
 from actors.planning.log import DecisionLog
 from actors.planning.loop import PlannerLoop
-from actors.planning.settings import SETTINGS, STARTED, Author, RuntimeSettings
-from actors.store import InternalKvStore
+from actors.planning.settings import CONFIGURATION, SETTINGS, STARTED, Author, RuntimeSettings
+from actors.store import InternalKvStore, StoreAway
+from actors.stored import read, set_aside
 from headway.config import HeadwayConfig
 from headway.planning.decision_text import story
 from headway.planning.record_figures import history
@@ -26,6 +28,8 @@ from headway.planning.record_figures import history
 MOST_RECORDS = 1000
 STATUS_S = 0.5
 """Seconds that `status` waits for the Interpolator at most."""
+SHOWN_S = 86_400.0
+"""For as long `status` shows what was set aside in the store."""
 
 
 class Planner:
@@ -33,7 +37,8 @@ class Planner:
 
     async def __init__(self, config_json: str, application: str) -> None:  # type: ignore[misc] # Ray awaits it
         self._store = InternalKvStore()
-        config = HeadwayConfig.model_validate_json(self._store.get(SETTINGS) or config_json)
+        stored = read(self._store, CONFIGURATION, SETTINGS, HeadwayConfig.model_validate_json)
+        config = stored or HeadwayConfig.model_validate_json(config_json)
         self._log = DecisionLog(self._store)
         settings, connector = RuntimeSettings(config, self._store), make_connector(config, application)
         self._configured, self._settings = config, settings
@@ -46,6 +51,7 @@ class Planner:
             advice=LiveAdvice(self._store),
         )
         self._stored = context.stored
+        self._set_aside: Mapping[str, float] = {}
         started = self._store.get(STARTED) is not None
         self._loop = PlannerLoop(context, resume=started)
         self._task: asyncio.Task[None] | None = None
@@ -70,7 +76,11 @@ class Planner:
     async def status(self) -> dict[str, Any]:
         """The status document, see `headway.planning.documents`."""
         await self._loop.follow_model(STATUS_S)
-        return {**self._loop.status().document(), **self._hosts.document()}
+        since_s = time.time() - SHOWN_S
+        with suppress(StoreAway):
+            self._set_aside = await self._stored(lambda: set_aside(self._store, since_s))
+        document = {**self._loop.status().document(), **self._hosts.document()}
+        return {**document, "set_aside": self._set_aside}
 
     async def decisions(self, after: int = -1, limit: int = 100) -> list[dict[str, Any]]:
         """Records with ids above `after`, lowest first; at most `limit` of them."""

@@ -6,47 +6,40 @@ thread; the planner waits for `forecast` only as long as its deadline allows. Ki
 loses no interval that `observe` has answered for: what the stored predictors have not seen is shown to them
 again.
 
-The history is one value under one key, replaced whole. It belongs to one interval length: counts per 10 s say
-nothing about counts per 180 s, so a history of another interval is dropped. A tick number that was seen
-before, or is older, is not taken again; numbers that were skipped are intervals without a measurement.
-
-The predictors are stored as they are, so that a restart need not fit everything again:
-
-    restored, if they were made from the same settings     else: new, warmed up with the configured trace
-    then every interval of the history that they have not seen
-
-The history stays what counts: stored predictors that cannot be read, or are too large to store, cost time, no
-data.
+The history is in the store, CHUNK intervals under a key, of which only the newest changes. It belongs to one
+interval length: counts per 10 s say nothing about counts per 180 s, so a history of another interval is
+dropped. A tick number that was seen before, or is older, is not taken again; numbers that were skipped are
+intervals without a measurement. Predictors themselves are not stored: they learn the history again, after the
+trace that is configured to warm them up.
 """
 
 import asyncio
-import json
 import logging
-import pickle
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import takewhile
+from math import ceil
 from typing import Any
 
-from actors.store import UNPICKLING_ERRORS, InOrder, InternalKvStore, Store
+from actors.store import InOrder, InternalKvStore, Store
+from actors.stored import Kind, put, read
 from headway.config import HeadwayConfig
 from headway.planning import LoadForecast, decision_interval_s
 from headway.planning.forecasting import Ahead, Forecaster, LoadForecaster, forecaster_for
-from headway.planning.policies import predictors_asked
 from headway.workload import TraceError, TraceOptions, interval_series, open_trace
 from predictors import PredictorError
 
 logger = logging.getLogger(__name__)
 
-HISTORY, MODELS = "predictor/history", "predictor/models"
-"""Keys of the store."""
+HISTORY, CHUNK = "predictor/history/", 256
+KIND = Kind("history", dict[str, Any])
+KEPT_S, LEAST, MOST = 26 * 3600.0, 2_000, 20_000
+"""Rather more than a day, whose rhythm predictors follow; and bounds in intervals."""
 
-KEEP = 2000
 LONGEST_GAP = 100
 """Missing intervals that the predictors are shown in a row; a longer absence is shown as this many."""
-
-MOST_BYTES = 8_000_000
 
 NAN = float("nan")
 
@@ -69,9 +62,10 @@ class ObservedLoad:
 class LoadHistory:
     """The last `keep` intervals."""
 
-    def __init__(self, store: Store, interval_s: float, keep: int = KEEP) -> None:
+    def __init__(self, store: Store, interval_s: float, keep: int | None = None) -> None:
         self._store = store
         self._interval_s = interval_s
+        keep = min(max(LEAST, ceil(KEPT_S / interval_s)), MOST) if keep is None else keep
         self._intervals: deque[ObservedLoad] = deque(self._restored(), maxlen=keep)
 
     def __len__(self) -> int:
@@ -87,28 +81,43 @@ class LoadHistory:
         if self.last_tick is not None and interval.tick <= self.last_tick:
             return False
         self._intervals.append(interval)
-        rows = [(item.tick, *item.values) for item in self._intervals]
-        stored = {"interval_s": self._interval_s, "intervals": rows}
-        self._store.put(HISTORY, json.dumps(stored, separators=(",", ":")).encode())
+        number = interval.tick // CHUNK
+        rows = [(item.tick, *item.values) for item in self._newest(number)]
+        put(self._store, KIND, _key(number), {"interval_s": self._interval_s, "intervals": rows})
+        if len(rows) == 1:
+            oldest = _key(self._intervals[0].tick // CHUNK)
+            for key in self._store.keys(HISTORY):
+                if key < oldest:
+                    self._store.delete(key)
         return True
+
+    def _newest(self, number: int) -> list[ObservedLoad]:
+        """Those of the newest chunk, oldest first."""
+        return list(takewhile(lambda item: item.tick // CHUNK == number, reversed(self._intervals)))[::-1]
 
     def since(self, tick: int | None) -> list[ObservedLoad]:
         """The intervals after a tick, oldest first; those that were missed in between are NaN."""
         fresh = [item for item in self._intervals if tick is None or item.tick > tick]
         return list(_with_gaps(fresh, tick))
 
-    def _restored(self) -> list[ObservedLoad]:
-        try:
-            stored = json.loads(self._store.get(HISTORY) or b"{}")
-            if stored.get("interval_s") != self._interval_s:
-                return []
+    def _restored(self) -> Iterator[ObservedLoad]:
+        def use(stored: Mapping[str, Any]) -> list[ObservedLoad]:
+            rows = stored["intervals"] if stored["interval_s"] == self._interval_s else []
             return [
                 ObservedLoad(tick=int(tick), requests=requests, isl_tokens=isl_tokens, osl_tokens=osl_tokens)
-                for tick, requests, isl_tokens, osl_tokens in stored["intervals"]
+                for tick, requests, isl_tokens, osl_tokens in rows
             ]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            logger.warning("the stored history of the load cannot be read, it begins anew: %s", error)
-            return []
+
+        last = -1
+        for key in self._store.keys(HISTORY):
+            for interval in read(self._store, KIND, key, use) or ():
+                if interval.tick > last:
+                    yield interval
+                last = max(last, interval.tick)
+
+
+def _key(number: int) -> str:
+    return f"{HISTORY}{number:012d}"
 
 
 def _with_gaps(intervals: Sequence[ObservedLoad], last: int | None) -> Iterator[ObservedLoad]:
@@ -123,73 +132,48 @@ def _with_gaps(intervals: Sequence[ObservedLoad], last: int | None) -> Iterator[
 
 @dataclass(slots=True, kw_only=True)
 class FittedModels:
-    """A forecaster, the settings that it was made from, and the newest tick that it has seen."""
+    """A forecaster, the newest tick that it has seen, and intervals of the trace that it saw before."""
 
-    made_from: str
     forecaster: Forecaster
     tick: int | None = None
     warmed_up: int = 0
 
-    def catch_up(self, history: LoadHistory) -> bool:
-        """Show the forecaster what it has not seen yet; False if there was nothing."""
-        fresh = history.since(self.tick)
-        for interval in fresh:
+    def catch_up(self, history: LoadHistory) -> None:
+        """Show the forecaster what it has not seen yet."""
+        for interval in history.since(self.tick):
             self.forecaster.observe_values(*interval.values)
             self.tick = interval.tick
-        return bool(fresh)
 
 
-def restore_models(config: HeadwayConfig, store: Store) -> FittedModels:
-    """The stored models if they fit the settings, else new ones (PredictorError or TraceError)."""
+def begin_models(config: HeadwayConfig) -> FittedModels:
+    """New ones, with the warm-up trace learnt. PredictorError, TraceError."""
     planner, interval_s = config.planner, decision_interval_s(config.planner)
-    options = sorted((key, repr(value)) for key, value in planner.predictor_options.items())
-    made_from = repr(
-        (planner.policy, predictors_asked(planner), options, interval_s, planner.load_predictor_warmup_trace)
-    )
-    data = store.get(MODELS)
-    if data is not None:
-        try:
-            stored = pickle.loads(data)
-            if isinstance(stored, FittedModels) and stored.made_from == made_from:
-                return stored
-        except UNPICKLING_ERRORS as error:
-            logger.warning("the stored predictors cannot be read, they learn anew: %s", error)
-    forecaster = forecaster_for(planner, interval_s)
-    models = FittedModels(made_from=made_from, forecaster=forecaster)
+    models = FittedModels(forecaster=forecaster_for(planner, interval_s))
     if planner.load_predictor_warmup_trace is not None:
         with open_trace(planner.load_predictor_warmup_trace, TraceOptions()) as trace:
             series = interval_series(trace, interval_s)
         for note in trace.notes:
             logger.warning("planner.load_predictor_warmup_trace: %s", note)
         columns = (series.requests, series.isl_tokens, series.osl_tokens)
-        forecaster.warm_start(*(column.tolist() for column in columns))
+        models.forecaster.warm_start(*(column.tolist() for column in columns))
         models.warmed_up = len(series.requests)
     return models
 
 
-def save_models(models: FittedModels, store: Store) -> None:
-    """Store them, unless they are too large."""
-    data = pickle.dumps(models)
-    if len(data) <= MOST_BYTES:
-        store.put(MODELS, data)
-    else:
-        store.delete(MODELS)
-
-
 class Predictor:
-    """Load predictors with their history. `store` and `restore` are for tests."""
+    """Load predictors with their history. `store` and `begin` are for tests."""
 
     def __init__(
         self,
         config_json: str,
         store: Store | None = None,
-        restore: Callable[[HeadwayConfig, Store], FittedModels] = restore_models,
+        begin: Callable[[HeadwayConfig], FittedModels] = begin_models,
     ) -> None:
         self._config = HeadwayConfig.model_validate_json(config_json)
         self._store = InternalKvStore() if store is None else store
         self._history = LoadHistory(self._store, decision_interval_s(self._config.planner))
         self._order = InOrder()
-        self._restore = restore
+        self._begin = begin
         self._models: FittedModels | None = None
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="predictors")
         self._forecasting: tuple[int | None, asyncio.Future[LoadForecast | Ahead]] | None = None
@@ -237,12 +221,11 @@ class Predictor:
         return forecaster.ranged() if isinstance(forecaster, LoadForecaster) else forecaster.forecast()
 
     def _learn(self) -> None:
-        """In the worker: bring the models up to date, and store them."""
+        """In the worker: bring the models up to date."""
         try:
             if self._models is None:
-                self._models = self._restore(self._config, self._store)
-            if self._models.catch_up(self._history):
-                save_models(self._models, self._store)
+                self._models = self._begin(self._config)
+            self._models.catch_up(self._history)
             self._failure = ""
         except (PredictorError, TraceError) as error:
             self._failure = str(error)

@@ -6,7 +6,6 @@ by Redis.
 
 import asyncio
 import logging
-import pickle
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
@@ -22,17 +21,6 @@ STORE_S = 2.0
 """Seconds that work with a store may take; some 0.2 ms is usual."""
 
 logger = logging.getLogger(__name__)
-
-UNPICKLING_ERRORS = (
-    pickle.UnpicklingError,
-    AttributeError,
-    ImportError,
-    TypeError,
-    EOFError,
-    ValueError,
-    IndexError,
-)
-"""Errors of `pickle.loads` for bytes of another version, or for none of its own."""
 
 
 class Store(Protocol):

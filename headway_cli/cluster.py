@@ -69,6 +69,8 @@ def _local() -> Iterator[Cluster]:
     parent = tempfile.gettempdir()
     short = parent if len(parent) <= LONGEST_PARENT else "/tmp"
     directory = Path(tempfile.mkdtemp(prefix="headway-", dir=short))
+    # Ray's own default depends on what ran here before. It makes a token where there is none.
+    os.environ["RAY_AUTH_MODE"] = "token"
     prepare_environment()
     import ray
 

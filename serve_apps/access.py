@@ -18,6 +18,11 @@ The keys file is a YAML list, looked at once a second and read again when it has
 be read then, or holds no key, leaves the keys as they were, which is logged: to take a key back, remove its
 entry.
 
+A page in somebody's browser may send requests, to this machine's loopback too. So control requests of a page
+of another origin (`CONTROL`) are refused, with and without keys; and without keys those to a name that is not
+known as ours: another's name may lead here (DNS rebinding). Names are `localhost`, addresses, this machine's,
+`gateway.host` and `gateway.hosts`. Bodies have to be JSON, which no page sends elsewhere by itself.
+
 Keys are kept and compared as SHA-256, so that a comparison tells nothing of their length; all are compared in
 constant time, whichever fits.
 """
@@ -26,10 +31,12 @@ import hmac
 import logging
 import os
 import re
+import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from ipaddress import ip_address
 from pathlib import Path
 
 import yaml
@@ -75,6 +82,9 @@ NEEDS = (
 )
 """Methods and beginnings of paths, the first that fits counts, and the roles of which one is enough."""
 
+CONTROL = ("/v1/control/", "/v1/scaling/")
+"""Beginnings of the paths of control requests."""
+
 EVERY = frozenset(Right)
 ON_LOOPBACK, ANONYMOUS = "unauthenticated on loopback", "unauthenticated"
 UNNAMED = "a key without a name"
@@ -87,6 +97,7 @@ UNNAMED_TENANT = re.compile("key-[0-9a-f]{8}")
 """The tenant of a key without a name: the beginning of its SHA-256."""
 
 MOST_NAME_CHARACTERS = 128
+FROM_BROWSERS = frozenset({b"host", b"origin", b"sec-fetch-site"})
 Headers = Iterable[tuple[bytes, bytes]]
 
 
@@ -231,9 +242,12 @@ class Access:
         keys: Keys,
         file: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
         anonymous: str = ON_LOOPBACK,
         gateways: int = 1,
+        hosts: Iterable[str] = (),
     ) -> None:
+        self._hosts = frozenset({"localhost", socket.gethostname().lower(), *map(str.lower, hosts)})
         self._stated, self._file, self._clock = keys, file, clock
         self._gateways = gateways
         self._anonymous = Holder(name=anonymous, rights=EVERY)
@@ -255,6 +269,8 @@ class Access:
         """The holder of the key of a request. Unauthorized or Forbidden where it may not be made."""
         method, path = scope["method"], scope["path"]
         needed, holder = needs(method, path), self._holder(scope["headers"])
+        if path.startswith(CONTROL):
+            self._check_origin(scope["headers"], changes=method not in READ)
         if needed is None:
             return holder or self._anonymous
         if holder is None:
@@ -263,6 +279,20 @@ class Access:
             wanted, has = " or ".join(sorted(needed)), ", ".join(sorted(holder.rights))
             raise Forbidden(f"{method} {path} needs the role {wanted}; this key has {has}")
         return holder
+
+    def _check_origin(self, headers: Headers, *, changes: bool) -> None:
+        """Forbidden for what a page of another origin sends, or one that another's name led here."""
+        found = {name: value.decode("latin-1").lower() for name, value in headers if name in FROM_BROWSERS}
+        host = found.get(b"host", "")
+        origin, site = found.get(b"origin", f"http://{host}"), found.get(b"sec-fetch-site", "none")
+        if changes and (origin.partition("://")[2] != host or site not in ("none", "same-origin")):
+            raise Forbidden(f"Control requests of a page of another origin are refused ({origin[:100]})")
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+        if not self._keys and name not in self._hosts and not _is_address(name):
+            raise Forbidden(
+                f"Without keys, control requests go to an address or a name of this machine, not to"
+                f" {name[:100]!r}: add it to gateway.hosts, or set keys"
+            )
 
     def _holder(self, headers: Headers) -> Holder | None:
         self._look()
@@ -316,7 +346,8 @@ def make_access(settings: GatewaySettings, environ: Mapping[str, str] = os.envir
         )
     stated = united(map(_unnamed, keys))
     anonymous = ON_LOOPBACK if settings.loopback else ANONYMOUS
-    return Access(stated, file, anonymous=anonymous, gateways=settings.replicas)
+    hosts = (settings.host, *settings.hosts)
+    return Access(stated, file, anonymous=anonymous, gateways=settings.replicas, hosts=hosts)
 
 
 def _unnamed(key: str) -> tuple[bytes, Holder]:
@@ -341,6 +372,14 @@ def own_scope(scope: Scope) -> Scope:
     if root and path.startswith(root + "/"):
         path = path[len(root) :]
     return {**scope, "path": path, "root_path": ""} if scope.get("root_path") else scope
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True
 
 
 def _bearer(headers: Headers) -> bytes:

@@ -23,9 +23,16 @@ from starlette.routing import BaseRoute, Route
 
 from serve_apps.faults import BodyTooLarge, ClientGone, Fault, InvalidRequest
 
+JSON = "application/json"
 MOST_BODY_BYTES = 64 * 1024
 MOST_DIGITS = 18
 Answer = TypeVar("Answer")
+
+
+class NotJson(Fault):
+    """The body is of another type."""
+
+    status, outcome, type, code = 415, "invalid", "invalid_request_error", "not_json"
 
 
 class Query:
@@ -99,13 +106,17 @@ def path_id(request: Request) -> int:
 
 
 async def json_object(request: Request) -> Mapping[str, Any]:
-    """The body, a JSON object; an empty body is an empty one."""
+    """The body, a JSON object, and said to be JSON; an empty body is an empty one."""
     size, parts = 0, []
     async for part in request.stream():
         size += len(part)
         if size > MOST_BODY_BYTES:
             raise BodyTooLarge(f"The body is larger than {MOST_BODY_BYTES} bytes")
         parts.append(part)
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if size and kind != JSON:
+        # A page of another origin can send other types without being asked.
+        raise NotJson(f"Send the body as content-type: {JSON} (curl: --json), not {kind[:100] or 'without'}")
     try:
         body = json.loads(b"".join(parts) or b"{}", parse_constant=_no_constant)
     except (ValueError, RecursionError):

@@ -39,6 +39,7 @@ from serve_apps.control_plane import (
     TIMEOUT_S,
     control_plane_routes,
     deployment,
+    keep_actors,
     the_control_plane,
     with_settings,
 )
@@ -118,6 +119,7 @@ class ControlPlaneAlone:
         routes = [*control_plane_routes(config, plane), *self._live.routes()]
         self._serving = ControlApp(routes, make_access(config.gateway), why_not_planning, metrics)
         self._config, self._token = config, ""
+        self._keeping: asyncio.Task[None] | None = None
         self._application = serve.get_replica_context().app_name
         gateway = config.gateway
         self._server = HttpServer(self._serving, gateway.host, gateway.port, tls=gateway.tls)
@@ -131,13 +133,19 @@ class ControlPlaneAlone:
         config = with_settings(self._config, user_config)
         if problems := control_problems(config):
             raise ConfigError(f"user_config: {'; '.join(problems)}")
+        if self._keeping is not None:
+            self._keeping.cancel()
         self._token = await asyncio.to_thread(control_plane.start, config, self._application, routes=False)
+        keeping = keep_actors(config, self._application, self._token, routes=False)
+        self._keeping = asyncio.create_task(keeping)
 
     async def addresses(self) -> Sequence[str]:
         """Where the own server listens, as the settings name the host."""
         return (self._server.address,)
 
     async def __del__(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
         self._live.end()
         await self._server.stop()
         await asyncio.to_thread(control_plane.stop, token=self._token)

@@ -6,6 +6,7 @@ Calls of them have a timeout, and their errors become faults of the API.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -35,6 +36,8 @@ from headway.planning.health import health
 from headway.planning.status_text import facts, warnings
 from serve_apps.control_api import NeverIssued, NotFound, Unavailable, control_routes, scaling_routes
 from serve_apps.faults import InvalidRequest, Shed
+
+logger = logging.getLogger("ray.serve")
 
 Document = Mapping[str, Any]
 TIMEOUT_S = 5.0
@@ -217,6 +220,23 @@ def with_settings(config: HeadwayConfig, over: Mapping[str, Any]) -> HeadwayConf
     return load_config(None, {**dump(config), **flatten(over)})
 
 
+KEEP_S, LONGEST_KEEP_S = 3.0, 60.0
+"""Between two looks at the actors; after each that fails twice as long, up to the second."""
+
+
+async def keep_actors(config: HeadwayConfig, application: str, token: str, *, routes: bool = True) -> None:
+    """Until cancelled, start actors again that Ray does not: those of which a constructor raised."""
+    wait_s = KEEP_S
+    while True:
+        await asyncio.sleep(wait_s)
+        try:
+            await asyncio.to_thread(control_plane.revive, config, application, token, routes=routes)
+            wait_s = KEEP_S
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next look may go well
+            wait_s = min(2.0 * wait_s, LONGEST_KEEP_S)
+            logger.warning("the control plane's actors do not come back, again in %g s: %s", wait_s, error)
+
+
 class ControlPlane:
     """Serve deployment: starts the named actors, and keeps the application open to their replica counts.
 
@@ -229,15 +249,21 @@ class ControlPlane:
         self._config, self._token = config, ""
         self._application = serve.get_replica_context().app_name
         self._scaling: asyncio.Task[None] | None = None
+        self._keeping: asyncio.Task[None] | None = None
 
     async def reconfigure(self, user_config: Mapping[str, Any]) -> None:
         """Run by the settings with these over them. ConfigError where they are wrong."""
         config = with_settings(self._config, user_config)
+        if self._keeping is not None:
+            self._keeping.cancel()
         self._token = await asyncio.to_thread(control_plane.start, config, self._application)
+        self._keeping = asyncio.create_task(keep_actors(config, self._application, self._token))
         if self._scaling is None:
             self._scaling = asyncio.create_task(keep_external_scaling(self._application))
 
     async def __del__(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
         if self._scaling is not None:
             self._scaling.cancel()
             await asyncio.to_thread(control_plane.stop, token=self._token)

@@ -43,6 +43,8 @@ def _place() -> str:
 class Gateway:
     """The front door. `others` are deployments that only live and die with the application."""
 
+    _started = False
+
     async def __init__(  # type: ignore[misc] # Serve awaits it
         self,
         config: HeadwayConfig,
@@ -72,6 +74,7 @@ class Gateway:
         self._slo = asyncio.create_task(follow_slo(InternalKvStore(), self._serving.state.set_slo))
         places = self._serving.state.traffic.places
         self._collecting = asyncio.create_task(collect_when_quiet(lambda: places.taken))
+        self._started = True
 
     def _join(self, replicas: int) -> None:
         """Show what all of `replicas` gateways count, where they are several."""
@@ -117,6 +120,8 @@ class Gateway:
         return _page(encode(self._serving.state.metrics.log.recent(seconds)))
 
     async def __del__(self) -> None:
+        if not self._started:
+            return
         self._slo.cancel()
         self._collecting.cancel()
         if self._serving.live is not None:

@@ -9,7 +9,8 @@ server in its place is handed the socket:
 
 Both accept from one queue until the first one stops, so that no client is cut off. No other process can take
 the port meanwhile: the socket does not share it, as it would with `SO_REUSEPORT`, which Serve's proxies set.
-The name lives as long as a process holds it; both sides refuse processes of other users.
+The name lives as long as a process holds it; both sides refuse processes of other users. Where none of those
+that hold it answers for HUNG_S, they hang, and what waits at the port waits for nobody: they are ended.
 """
 
 import asyncio
@@ -17,11 +18,13 @@ import errno
 import hashlib
 import logging
 import os
+import signal
 import socket
 import struct
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -31,10 +34,14 @@ from serve_apps.compat_uvicorn import close_listeners, connection_of, connection
 from serve_apps.timed_protocol import Limits, let_stalled_go, timed
 from serve_apps.tls import Certificate
 
+logger = logging.getLogger("ray.serve")
+
 PORTS_TRIED = 100
 BACKLOG = 2048
 ANSWERS_WITHIN_S = 2.0
 """Seconds that the holder has to hand its sockets over before it is asked again."""
+HUNG_S = 8.0
+"""Seconds without an answer after which a holder hangs."""
 GREETING = b"sockets"
 
 
@@ -81,19 +88,22 @@ async def open_listener(host: str, port: int, place: str | None, within_s: float
     """A new socket, or the holder's where one is in this place. OSError.
 
     Without a place, or for any port (0), there is no holder. One that does not answer is waited for up to
-    `within_s`: it holds the port, and clients would not find us at another.
+    `within_s`: it holds the port, and clients would not find us at another. After HUNG_S it is ended.
     """
     if place is None or not port or sys.platform != "linux":
         return Listener(listening_socket(host, port), None)
     address = b"\0headway-" + hashlib.sha256(place.encode()).hexdigest()[:32].encode()
-    deadline_s = time.monotonic() + within_s
+    began_s = time.monotonic()
     while True:
         try:
             return Listener(*await asyncio.to_thread(_opened, host, port, address))
         except TimeoutError as error:
-            if time.monotonic() > deadline_s:
+            waited_s = time.monotonic() - began_s
+            if waited_s > within_s:
                 said = f"the process that holds port {port} of {host} does not hand it over"
                 raise OSError(errno.EADDRINUSE, said) from error
+            if waited_s > HUNG_S:
+                await asyncio.to_thread(_end_holders, address)
 
 
 def _opened(host: str, port: int, address: bytes) -> tuple[socket.socket, socket.socket | None]:
@@ -116,6 +126,21 @@ def _opened(host: str, port: int, address: bytes) -> tuple[socket.socket, socket
     # At another address than we shall have. It goes on there until it is stopped.
     clients.close()
     return listening_socket(host, port), name
+
+
+def _end_holders(address: bytes) -> None:
+    """Kill the processes that hold the name, of our user; the kernel lists its sockets by inode."""
+    name = address.replace(b"\0", b"@").decode()
+    rows = (line.split() for line in Path("/proc/net/unix").read_text("utf-8").splitlines())
+    sockets = {f"socket:[{row[6]}]" for row in rows if row[-1] == name}
+    for process in Path("/proc").glob("[0-9]*"):
+        pid = int(process.name)
+        # One that ends meanwhile, or of another user, shows nothing.
+        with suppress(OSError):
+            held = any(os.readlink(each) in sockets for each in (process / "fd").iterdir())
+            if held and pid != os.getpid() and process.stat().st_uid == os.getuid():
+                logger.error("gateway: process %d holds our port and has hung for %g s: ended", pid, HUNG_S)
+                os.kill(pid, signal.SIGKILL)
 
 
 def _connected(address: bytes) -> socket.socket | None:
@@ -188,7 +213,6 @@ def _user(connected: socket.socket) -> int:
     return int(struct.unpack("3i", peer)[1])
 
 
-logger = logging.getLogger("ray.serve")
 POLL_S = 0.01
 LAST_REQUESTS_S = 0.5
 PASS_S, TURNS_OF_ONE = 0.001, 8

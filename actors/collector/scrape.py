@@ -24,12 +24,11 @@ its list, the interval has no `traffic`, and is as good as without. Engines are 
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, isnan
-from typing import Protocol
+from typing import Any, Protocol
 
 from actors.collector.exposition import (
     INSTANCE,
@@ -55,12 +54,14 @@ from actors.collector.request_list import (
 from actors.collector.series import ModelSeries
 from actors.collector.tracker import FORGOTTEN_S, Tracker
 from actors.store import Store, WriteBehind
+from actors.stored import Kind, read, sealed
 from headway.planning import Role
 from headway.words import plural
 
 WRITTEN_S = 0.5
 """Seconds that an answer waits until its interval is stored; a store that is away holds nothing up."""
 STATE = "collector/state"
+KIND = Kind("collected", dict[str, Any])
 REACH_FURTHER_S = 1.0
 """The gateway is asked for more than the interval, whose ends it sees on its own clock."""
 
@@ -190,21 +191,18 @@ class ScrapeSource:
 
     def _keep(self) -> None:
         state = {"tracker": self._tracker.state(), "read_s": self._read_s}
-        self._writes.put({STATE: json.dumps(state).encode()})
+        self._writes.put({STATE: sealed(KIND, STATE, state)})
         self._stored_s = self._clock()
 
     def _restore(self) -> None:
-        """Take up what a process before this one stored; what cannot be read is as if it were not there."""
-        if (stored := self._store.get(STATE)) is None:
-            return
-        try:
-            state = json.loads(stored)
+        """Take up what a process before this one stored."""
+
+        def use(state: Mapping[str, Any]) -> dict[str, float]:
             read_s = {str(process): float(at_s) for process, at_s in state["read_s"].items()}
             self._tracker.restore(state["tracker"])
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            _log.warning("starting anew: %s", error)
-            return
-        self._read_s = read_s
+            return read_s
+
+        self._read_s = read(self._store, KIND, STATE, use) or {}
 
 
 class Naming:

@@ -26,12 +26,13 @@ counts from those of others.
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
+
+import msgspec
 
 from actors.connectors.protocol import (
     Action,
@@ -49,10 +50,12 @@ from actors.connectors.protocol import (
     Unreachable,
 )
 from actors.store import Store
+from actors.stored import Kind, put, read
 from headway.config import HeadwayConfig
 from headway.planning import Role
 
 KEY = "connector/custody"
+KIND = Kind("custody", dict[str, Any])
 FIGHT = 3
 """Writes in a row after each of which somebody changed the count."""
 RIVALS_S = 15.0
@@ -253,7 +256,7 @@ class DriftAwareConnector:
     async def _keep(self, drift: Drift) -> None:
         if drift != self._drift:
             document = {"target": self._target, **asdict(drift)}
-            await self._off_loop(self._store.put, KEY, json.dumps(document, allow_nan=False).encode())
+            await self._off_loop(put, self._store, KIND, KEY, document)
             self._drift = drift
 
     @property
@@ -308,19 +311,10 @@ def _target(config: HeadwayConfig) -> str:
 
 
 def _restored(store: Store, target: str) -> Drift:
-    try:
-        stored = json.loads(store.get(KEY) or b"{}")
-        if stored.get("target") != target:
-            return Drift()
-        return Drift(
-            ours={Role(role): int(count) for role, count in stored.get("ours", {}).items()},
-            set_s=float(stored.get("set_s", 0.0)),
-            edits={Role(role): Edit(**edit) for role, edit in stored.get("edits", {}).items()},
-            rounds={Role(role): int(count) for role, count in stored.get("rounds", {}).items()},
-        )
-    except (ValueError, TypeError, AttributeError) as error:
-        logger.warning("what was set before cannot be read: %s", error)
-        return Drift()
+    def use(stored: Mapping[str, Any]) -> Drift:
+        return msgspec.convert(stored, Drift) if stored["target"] == target else Drift()
+
+    return read(store, KIND, KEY, use) or Drift()
 
 
 def _time(at_s: float) -> str:

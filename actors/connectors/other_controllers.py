@@ -36,6 +36,7 @@ from actors.connectors.kube_api import (
 )
 from actors.connectors.protocol import Editor
 from actors.store import InternalKvStore
+from actors.stored import Kind, put, read
 
 LeftS = Callable[[], float]
 LEASE = Resource(group="coordination.k8s.io", version="v1", plural="leases", kind="Lease")
@@ -47,6 +48,7 @@ AUTOSCALERS = (
     Resource(group="keda.sh", version="v1alpha1", plural="scaledobjects", kind="ScaledObject"),
 )
 IDENTITY = "connector/identity"
+NAMED = Kind("identity", str)
 LEASE_S = 60
 FORBIDDEN_S = 300.0
 """Until Leases are tried again after a refusal: a server that has just started reads its roles first."""
@@ -176,9 +178,9 @@ def identity(application: str) -> str:
     if not ray.is_initialized():
         return made
     store = InternalKvStore()
-    if (kept := store.get(IDENTITY)) is not None:
-        return kept.decode()
-    store.put(IDENTITY, made.encode())
+    if (kept := read(store, NAMED, IDENTITY, str)) is not None:
+        return kept
+    put(store, NAMED, IDENTITY, made)
     return made
 
 

@@ -9,9 +9,9 @@ the hour H since 1970, put again with each row; hours that the ledger has put to
 `PLACE/old`. What the store did not take is put with the next row.
 """
 
-import json
 import logging
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from math import isfinite
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from actors.collector.interval import Measured
 from actors.connectors.protocol import PoolCounts
 from actors.store import Store
+from actors.stored import Kind, put, put_aside, read
 from headway.config import HeadwayConfig
 from headway.planning import Observation, PolicySettings, PoolState, Role
 from headway.planning.advice.advisor import Advisor, AdvisorMemory, Look, Seen
@@ -39,6 +40,7 @@ HOUR_S, DAY_S = 3600.0, 86400.0
 MOST_LOOKS = 2000
 
 Fleet = Mapping[Role, int]
+ROWS, FLEETS = Kind("advice", list[dict[str, Any]]), Kind("compared", list[Fleet | None])
 
 
 class StoredLedger:
@@ -52,7 +54,7 @@ class StoredLedger:
         self._begun_anew = False
         self.ledger = Ledger()
         if store is not None:
-            keys = sorted(store.keys(self._hours), key=self._hour)
+            keys = sorted(self._kept_hours(store), key=self._hour)
             rows = [row for key in keys for row in _rows(store, key)]
             old = [row for row in _rows(store, self._old) if not rows or row.end_s <= rows[0].start_s]
             self.ledger = Ledger(hours=old, rows=rows)
@@ -85,7 +87,7 @@ class StoredLedger:
         ledger, hours = self.ledger, self._unkept
         for hour in sorted(hours):
             mine = [each.dump() for each in ledger.rows if hour_of(each) == hour]
-            self._store.put(f"{self._hours}{hour}", json.dumps(mine).encode())
+            put(self._store, ROWS, f"{self._hours}{hour}", mine)
         if self._rolled_up != max(hours):
             self._roll_up(ledger)
             self._rolled_up = max(hours)
@@ -95,23 +97,28 @@ class StoredLedger:
     def _roll_up(self, ledger: Ledger) -> None:
         """Once an hour: what the ledger has put together meanwhile moves."""
         assert self._store is not None
-        self._store.put(self._old, json.dumps([each.dump() for each in ledger.hours]).encode())
+        put(self._store, ROWS, self._old, [each.dump() for each in ledger.hours])
         first = hour_of(ledger.rows[0])
         for key in self._store.keys(self._hours):
             if self._hour(key) < first:
                 self._store.delete(key)
+
+    def _kept_hours(self, store: Store) -> Iterator[str]:
+        """Their keys; what lies beside them under another name is put aside."""
+        for key in store.keys(self._hours):
+            if re.fullmatch("[0-9]{1,9}", key.removeprefix(self._hours)):
+                yield key
+            else:
+                put_aside(store, key, "no hour has such a key")
+                store.delete(key)
 
     def _hour(self, key: str) -> int:
         return int(key.removeprefix(self._hours))
 
 
 def _rows(store: Store, key: str) -> Sequence[Row]:
-    """The stored rows; none where they cannot be read, which is logged."""
-    try:
-        return [Row.load(each) for each in json.loads(store.get(key) or b"[]")]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        logger.warning("%s cannot be read and is left out: %s", key, error)
-        return []
+    """The stored rows; none where they cannot be read."""
+    return read(store, ROWS, key, lambda rows: [Row.load(each) for each in rows]) or []
 
 
 class ActedLedger:
@@ -127,8 +134,8 @@ class ActedLedger:
         self._store, self._key = store, f"{place}/against"
         self._stood: Fleet | None = None
         self.against: Fleet = {}
-        if store is not None and (data := store.get(self._key)) is not None:
-            self._stood, self.against = _fleets(data, self._key)
+        if store is not None and (found := read(store, FLEETS, self._key, _fleets)) is not None:
+            self._stood, self.against = found
         self._kept = self._fleets
 
     def choose(self, config: HeadwayConfig, pools: Mapping[Role, PoolState], *, watched: bool) -> Fleet:
@@ -147,7 +154,7 @@ class ActedLedger:
     def keep(self) -> None:
         """Have the store take what it has not taken yet. Raises what the store raises."""
         if self._store is not None and (fleets := self._fleets) != self._kept:
-            self._store.put(self._key, json.dumps(fleets).encode())
+            put(self._store, FLEETS, self._key, fleets)
             self._kept = fleets
         self.rows.keep()
 
@@ -156,18 +163,9 @@ class ActedLedger:
         return [self._stood, self.against]
 
 
-def _fleets(data: bytes, key: str) -> tuple[Fleet | None, Fleet]:
-    """What was stored; none where it cannot be read, which is logged."""
-    try:
-        stood, against = json.loads(data)
-        return None if stood is None else _fleet(stood), _fleet(against)
-    except (ValueError, TypeError, AttributeError) as error:
-        logger.warning("%s cannot be read and is left out: %s", key, error)
-        return {}, {}
-
-
-def _fleet(data: Mapping[str, int]) -> Fleet:
-    return {Role(role): int(count) for role, count in data.items()}
+def _fleets(stored: Sequence[Fleet | None]) -> tuple[Fleet | None, Fleet]:
+    stood, against = stored
+    return stood, against or {}
 
 
 class LiveAdvice:

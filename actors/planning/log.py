@@ -16,20 +16,20 @@ first, and its times are kept also when that decision is superseded meanwhile. `
 replica that was gone before it ran. Replicas that ran before anything was followed belong to no decision.
 """
 
-import base64
-import json
 import logging
-import pickle
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from math import isfinite
 from typing import Any
 
 from actors.collector.interval import Measured
 from actors.connectors.protocol import PoolCounts, Replica
-from actors.store import UNPICKLING_ERRORS, Store
-from headway.planning import Role
+from actors.store import Store
+from actors.stored import Kind, UnreadableError, decoded, encoded, put, put_aside, read
+from headway.planning import Policy, Role
 from headway.planning.advice.advisor import AdvisorMemory
+from headway.planning.deciding import call
 from headway.planning.records import DecisionRecord, ReplicaTimes
 
 logger = logging.getLogger(__name__)
@@ -41,6 +41,13 @@ MEMORIES = 2
 
 Changes = dict[int, dict[str, Any]]
 """Changed fields of records, by id."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    """A state as it was stored."""
+
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,20 +76,63 @@ class PlannerMemory:
             return self
         return replace(self, ended=self.ended + ended, met=self.met + measured.attainment * ended)
 
+    @property
+    def restored(self) -> bool:
+        """True while `state` is as it was stored: only its policy knows the type."""
+        return isinstance(self.state, _Encoded)
+
+    def state_for(self, policy: Policy) -> Any:  # noqa: ANN401 - each policy's state is its own
+        """What that policy goes on from: its first state where this is another's, or cannot be read."""
+        first = call(policy.name, policy.initial_state)
+        if self.policy != policy.name:
+            return first
+        if not self.restored:
+            return self.state
+        try:
+            return decoded(self.state.data, type(first))
+        except UnreadableError as error:
+            logger.warning("the stored state of policy %s begins anew: %s", policy.name, error)
+            return first
+
     def dump(self) -> bytes:
-        """Bytes for the store."""
-        return pickle.dumps(self)
+        """Bytes for the store. A state that is no plain data is not among them, which is logged."""
+        try:
+            state = self.state.data if self.restored else encoded(self.state)
+        except TypeError as error:
+            logger.warning("policy %s begins anew after a restart: of its state, %s", self.policy, error)
+            state = encoded(None)
+        return encoded(replace(self, state=state))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StoredMemory(PlannerMemory):
+    """The memory as it is stored: what its state is, only its policy knows."""
+
+    state: bytes = b""
 
 
 def load_memory(data: bytes) -> PlannerMemory:
     """The stored memory; empty when this version of Headway cannot read it, which is logged."""
+    if not data:
+        return PlannerMemory()
     try:
-        memory = pickle.loads(data) if data else PlannerMemory()
-        pickle.dumps(memory)  # AttributeError where a class has got a field since, which it would lack
-    except UNPICKLING_ERRORS as error:
+        stored: _StoredMemory = decoded(data, _StoredMemory)
+    except UnreadableError as error:
         logger.warning("the planner's stored state cannot be read, it begins anew: %s", error)
         return PlannerMemory()
-    return memory if isinstance(memory, PlannerMemory) else PlannerMemory()
+    parts = {item.name: getattr(stored, item.name) for item in fields(PlannerMemory)}
+    return PlannerMemory(**{**parts, "state": _Encoded(stored.state)})
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A record as it is stored, with the planner's memory."""
+
+    record: Mapping[str, Any]
+    memory: bytes = b""
+
+
+ENTRY = Kind("decision", _Entry)
 
 
 class DecisionLog:
@@ -91,7 +141,7 @@ class DecisionLog:
     def __init__(self, store: Store, keep: int = KEEP) -> None:
         self._store = store
         self._keep = max(1, keep)
-        ids = sorted(int(key.removeprefix(PREFIX)) for key in store.keys(PREFIX))
+        ids = sorted(_ids(store))
         self.next_id = ids[-1] + 1 if ids else 0
         """The id of the next record."""
         self._ids = ids
@@ -144,18 +194,14 @@ class DecisionLog:
         return [self._records[key] for key in ids[: max(0, limit)]]
 
     def _put(self, record: DecisionRecord, memory: bytes) -> None:
-        entry = {"record": record.document(), "memory": base64.b64encode(memory).decode()}
-        text = json.dumps(entry, allow_nan=False, separators=(",", ":"))
-        self._store.put(_key(record.id), text.encode())
+        put(self._store, ENTRY, _key(record.id), _Entry(record.document(), memory))
 
     def _restore(self, number: int) -> None:
-        data = self._store.get(_key(number))
-        try:
-            entry = json.loads(data or b"")
-            self._records[number] = DecisionRecord.model_validate({**entry["record"], "id": number})
-            self.memory = base64.b64decode(entry["memory"])
-        except (ValueError, KeyError, TypeError) as error:
-            logger.warning("decision %d cannot be read: %s", number, error)
+        def use(entry: _Entry) -> tuple[DecisionRecord, bytes]:
+            return DecisionRecord.model_validate({**entry.record, "id": number}), entry.memory
+
+        if (found := read(self._store, ENTRY, _key(number), use)) is not None:
+            self._records[number], self.memory = found
 
     def _prune(self) -> None:
         while len(self._ids) > self._keep:
@@ -165,6 +211,16 @@ class DecisionLog:
 
 def _key(number: int) -> str:
     return f"{PREFIX}{number:0{WIDTH}d}"
+
+
+def _ids(store: Store) -> Iterator[int]:
+    """Those that are taken; what lies beside them under another name is put aside."""
+    for key in store.keys(PREFIX):
+        if re.fullmatch(rf"[0-9]{{{WIDTH}}}", key.removeprefix(PREFIX)):
+            yield int(key.removeprefix(PREFIX))
+        else:
+            put_aside(store, key, "no decision has such a key")
+            store.delete(key)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,20 +8,22 @@ gets another value, that is newer and wins. The effective SLO is stored beside t
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from actors.store import Store
+from actors.stored import Kind, put, read
 from headway.config import ConfigError, HeadwayConfig, SloSettings, load_config
 
 logger = logging.getLogger(__name__)
 
 KEY = "planner/settings"
+KIND = Kind("settings", dict[str, Any])
 STARTED = "planner/started"
 SETTINGS = "planner/configuration"
+CONFIGURATION = Kind("configuration", str)
 """The configuration as it was handed over last."""
 FOLLOW_EVERY_S = 1.0
 
@@ -127,11 +129,11 @@ class RuntimeSettings:
                 for key, value in changes.items()
             },
         }
-        self._store.put(KEY, json.dumps(stored).encode())
+        put(self._store, KIND, KEY, stored)
 
     def _restore(self) -> None:
-        try:
-            stored = json.loads(self._store.get(KEY) or b"{}").get("changes", {})
+        def use(document: Mapping[str, Any]) -> None:
+            stored = document["changes"]
             kept = {
                 key: item["value"]
                 for key, item in stored.items()
@@ -139,8 +141,8 @@ class RuntimeSettings:
             }
             authors = {key: Author(by=item.get("by", ""), at=item.get("at")) for key, item in stored.items()}
             self.config, self._changes, self._authors = self._changed(kept), kept, authors
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            logger.warning("stored changes of settings are dropped: %s", error)
+
+        read(self._store, KIND, KEY, use)
 
 
 def dump(config: HeadwayConfig) -> dict[str, Any]:
@@ -217,15 +219,7 @@ async def follow_slo(
 
 def _stored(store: Store) -> SloSettings | None:
     try:
-        data = store.get(KEY)
+        return read(store, KIND, KEY, lambda document: SloSettings.model_validate(document["slo"]), own=False)
     except Exception:  # Ray's client raises what its transport raises; the next look tries again
         logger.warning("the store does not answer, the SLO stays as it is", exc_info=True)
-        return None
-    if data is None:
-        return None
-    try:
-        document: dict[str, Any] = json.loads(data)
-        return SloSettings.model_validate(document["slo"])
-    except (ValueError, KeyError, TypeError):
-        logger.warning("what the store holds under %s is no SLO, it stays as it is", KEY)
         return None

@@ -164,7 +164,7 @@ def _alternatives(state: PlannerState) -> dict[str, Any] | None:
     if not isinstance(policy, KnowsAlternatives) or memory.policy != policy.name or memory.state is None:
         return None
     if state.alternatives[0] is not memory.state:
-        state.alternatives = memory.state, policy.alternatives(memory.state)
+        state.alternatives = memory.state, policy.alternatives(memory.state_for(policy))
     found = state.alternatives[1]
     return None if found is None else asdict(found)
 

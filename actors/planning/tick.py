@@ -29,7 +29,7 @@ from actors.connectors.protocol import ConnectorError, PoolCounts, Refused
 from actors.planning.context import ActorFailure, Deadline, PlannerContext, PlannerState, PolicyInForce
 from actors.store import StoreAway
 from headway.planning import Decision, Observation, PoolState, Role, Slo
-from headway.planning.deciding import call, decide
+from headway.planning.deciding import PolicyError, call, decide
 from headway.planning.decision_text import summary_text
 from headway.planning.forecasting import with_forecast
 from headway.planning.hindsight.history import attained
@@ -217,11 +217,18 @@ class Tick:
 
     async def _compute(self, policy: PolicyInForce, inputs: DecisionInputs) -> Decision:
         memory, planner = self._state.memory, policy.policy
-        known = memory.policy == planner.name
-        state = memory.state if known else call(planner.name, planner.initial_state)
-        bounds = policy.settings.bounds
-        work = self._context.compute(lambda: decide(planner, inputs.shown, state, bounds))
-        return await self._deadline.within(APPLY_FROM, work)
+        bounds, state = policy.settings.bounds, memory.state_for(planner)
+        try:
+            work = self._context.compute(lambda: decide(planner, inputs.shown, state, bounds))
+            return await self._deadline.within(APPLY_FROM, work)
+        except PolicyError as error:
+            if not memory.restored:
+                raise
+            # Nobody has planned from it yet: what is stored may be anything.
+            logger.warning("the stored state of the policy is dropped: %s", error)
+            first = call(planner.name, planner.initial_state)
+            work = self._context.compute(lambda: decide(planner, inputs.shown, first, bounds))
+            return await self._deadline.within(APPLY_FROM, work)
 
     async def _store(self, inputs: DecisionInputs, decision: Decision) -> DecisionRecord:
         context = self._context

@@ -14,7 +14,6 @@ issue; a call that is woken checks by itself whether the decision was for it.
 """
 
 import asyncio
-import json
 import logging
 import os
 import time
@@ -25,13 +24,13 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter
 
 from actors.store import InOrder, InternalKvStore, Store
+from actors.stored import Kind, put, read
 from actors.virtual_connector.ledger import (
     Ledger,
     Rules,
     ScalingDecision,
     TooManyWaiters,
     UnknownDecision,
-    UnreadableLedger,
     answer,
     counts_of,
     elapse,
@@ -49,9 +48,11 @@ from headway.planning import Role
 from headway.planning.policies import jsonable
 
 KEY = "virtual/ledger"
-VERSION = 1
+KIND = Kind("ledger", dict[str, Any])
 LEDGER = TypeAdapter(Ledger)
 FIELDS = tuple(item.name for item in fields(Ledger))
+SINCE = ("reports", "begun_after")
+"""Fields that coordinators before did not write."""
 RETRY_S = 1.0
 """Until the timer tries again when the store refused its write."""
 LONGEST_WAIT_S = 3_600.0
@@ -67,8 +68,7 @@ class StoredLedger:
     """One ledger with its rules, its store and its clock (Unix seconds)."""
 
     def __init__(self, store: Store, rules: Rules, clock: Callable[[], float]) -> None:
-        stored = store.get(KEY)
-        self.ledger = Ledger() if stored is None else _from_bytes(stored)
+        self.ledger = _restored(store, clock())
         self.rules = rules
         self._store = store
         self._clock = clock
@@ -140,26 +140,26 @@ class StoredLedger:
     def _keep(self, ledger: Ledger) -> None:
         if ledger != self.ledger:
             # The store comes first: what is in memory must never be ahead of it.
-            document = {"version": VERSION, **LEDGER.dump_python(ledger, mode="json")}
-            self._store.put(KEY, json.dumps(document, allow_nan=False).encode())
+            put(self._store, KIND, KEY, LEDGER.dump_python(ledger, mode="json"))
             self.ledger = ledger
 
 
-def _from_bytes(stored: bytes) -> Ledger:
-    """The ledger that was stored; UnreadableLedger says what is wrong."""
-    try:
-        document = json.loads(stored)
-        if document["version"] != VERSION:
-            raise UnreadableLedger(f"the stored ledger has version {document['version']}, not {VERSION}")
+def _restored(store: Store, now_s: float) -> Ledger:
+    """The ledger that was stored. Where it cannot be read, one whose next id is above any that was issued.
+
+    Ids begin at 0 and rise by one at a time, so that none is above the time in Unix seconds.
+    """
+    if store.get(KEY) is None:
+        return Ledger()
+
+    def use(document: Mapping[str, Any]) -> Ledger:
         # A field without its value must not take the default: ids might go back.
-        # Reports alone may be missing, in what a coordinator wrote that took none.
         return LEDGER.validate_python(
-            {name: document[name] for name in FIELDS if name != "reports"}
-            | {"reports": document.get("reports", {})}
+            {name: document[name] for name in FIELDS if name in document or name not in SINCE}
         )
-    except (ValueError, TypeError, KeyError) as error:
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise UnreadableLedger(f"the stored ledger cannot be read: {said}") from error
+
+    beyond = int(now_s)
+    return read(store, KIND, KEY, use) or Ledger(begun_after=beyond, acknowledged_id=beyond)
 
 
 class Waiters:

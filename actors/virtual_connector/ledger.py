@@ -41,7 +41,6 @@ ScalingError(Exception)
 ├── BadReport                a report that names no pool, or impossible counts
 ├── UnknownDecision          an id that was never issued
 ├── TooManyWaiters           the coordinator holds as many waiting calls as it can
-├── UnreadableLedger         the stored ledger cannot be read; ids might go back, so nothing starts
 └── CoordinatorUnreachable   the coordinator does not answer, or there is none
 """
 
@@ -79,10 +78,6 @@ class UnknownDecision(ScalingError):
 
 class TooManyWaiters(ScalingError):
     """The coordinator holds as many waiting calls as it can."""
-
-
-class UnreadableLedger(ScalingError):
-    """The stored ledger cannot be read."""
 
 
 class CoordinatorUnreachable(ScalingError, ConnectionError):
@@ -184,7 +179,10 @@ class FailedDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """The whole state. `waiting_since_s` is when the wait for the newest decision's answer began."""
+    """The whole state. `waiting_since_s` is when the wait for the newest decision's answer began.
+
+    Ids are above `begun_after`.
+    """
 
     decision: ScalingDecision | None = None
     waiting_since_s: float = 0.0
@@ -194,11 +192,12 @@ class Ledger:
     failure: FailedDecision | None = None
     wish: Wish | None = None
     reports: Mapping[Role, ReportedPool] = field(default_factory=dict)
+    begun_after: int = -1
 
     @property
     def last_id(self) -> int:
-        """The newest id, -1 before the first."""
-        return -1 if self.decision is None else self.decision.decision_id
+        """The newest id, `begun_after` before the first."""
+        return self.begun_after if self.decision is None else self.decision.decision_id
 
     @property
     def pending(self) -> bool:

@@ -53,6 +53,8 @@ class GatewaySettings(Settings):
 
     host: str = "127.0.0.1"
     """Where the gateway listens, or with `headway attach` the control plane."""
+    hosts: tuple[str, ...] = ()
+    """Further names under which clients without keys may send control requests (docs/howto/secure.md)."""
     port: NonNegativeInt = Field(default=8000, le=65_535)
     """0: any free port; several gateways need one that is named."""
     replicas: PositiveInt = Field(default=1, le=64)

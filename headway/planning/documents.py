@@ -315,6 +315,8 @@ class StatusDocument(Document):
     """Actors by name, replicas by their deployment, as long as Ray's GCS remembers."""
     gcs_away_since_s: float | None = None
     """Since when Ray's GCS does not answer the planner."""
+    set_aside: Mapping[str, float] = {}
+    """Stored documents that could not be read, and when that was found, in seconds since 1970."""
     connector: ConnectorAnswer = ConnectorAnswer()
     changes: Mapping[str, Any] = {}
     changed: Mapping[str, ChangeFigures] = {}

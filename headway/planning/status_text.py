@@ -202,6 +202,9 @@ def _parts(status: StatusDocument, now_s: float) -> Iterator[Fact]:
                 f"back for {_span(now_s - host.back_s)}, away for {_span(host.back_s - host.since_s)} before"
             )
         yield Fact(name="Hosts", text=f"{host.address}: {state}; {ran}", ok=host.back_s is not None)
+    for key, at_s in status.set_aside.items():
+        text = f"{key} could not be read {_ago(at_s, now_s)} and began anew; kept under aside/"
+        yield Fact(name="Store", text=text, ok=False)
     if ages := [f"{name} {_span(now_s - at)}" for name, at in status.seen_at.items()]:
         yield Fact(name="Input freshness", text=", ".join(ages))
 

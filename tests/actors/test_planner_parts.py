@@ -4,6 +4,7 @@ import asyncio
 import json
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 from actors.connectors.protocol import PoolCounts, Replica
 from actors.planning.log import Progress
 from actors.planning.loop import first_tick, is_late, next_tick
-from actors.planning.settings import KEY, Author, RuntimeSettings, fixed, follow_slo
+from actors.planning.settings import KEY, KIND, Author, RuntimeSettings, fixed, follow_slo
 from actors.planning.tick import TickTime
+from actors.stored import read
 from headway.config import HeadwayConfig, load_config
 from headway.planning import Role
 from headway.planning.records import DecisionRecord, IntervalSpan, ReplicaTimes
@@ -21,6 +23,11 @@ from tests.patience import eventually
 from tests.stores import FailingStore, MemoryStore
 
 pytestmark = pytest.mark.anyio
+
+
+def stored_slo(store: MemoryStore) -> dict[str, Any]:
+    return read(store, KIND, KEY, lambda stored: stored["slo"]) or {}
+
 
 # --- the grid
 
@@ -67,14 +74,13 @@ def config(**overrides: object) -> HeadwayConfig:
 def test_changes_survive_a_restart_and_the_slo_is_there_for_the_gateway() -> None:
     store = MemoryStore()
     RuntimeSettings(config(), store)
-    assert json.loads(store.get(KEY) or b"")["slo"]["ttft_ms"] == 300
+    assert stored_slo(store)["ttft_ms"] == 300
     RuntimeSettings(config(), store).update({"slo.ttft_ms": 250, "pools": {"decode": {"max_replicas": 4}}})
     again = RuntimeSettings(config(), store)
     assert again.config.slo.ttft_ms == 250
     assert again.config.pools["decode"].max_replicas == 4
     assert again.changes == {"slo.ttft_ms": 250, "pools.decode.max_replicas": 4}
-    stored = json.loads(store.get(KEY) or b"")["slo"]
-    assert stored == {"ttft_ms": 250.0, "itl_ms": 20.0, "attainment": 0.99, "classes": {}}
+    assert stored_slo(store) == {"ttft_ms": 250.0, "itl_ms": 20.0, "attainment": 0.99, "classes": {}}
 
 
 def test_who_changed_a_setting_and_when_survives_a_restart() -> None:
@@ -272,7 +278,7 @@ def test_another_configuration_is_taken_over_while_running() -> None:
     running.rebase(config(slo__ttft_ms=400))
     assert (running.config.slo.ttft_ms, running.config.slo.itl_ms) == (400, 30), "the newer value wins"
     assert (running.version, running.changes) == (2, {"slo.itl_ms": 30})
-    assert json.loads(store.get(KEY) or b"")["slo"]["ttft_ms"] == 400
+    assert stored_slo(store)["ttft_ms"] == 400
 
 
 def test_what_a_running_planner_cannot_take_is_what_fixes_the_actors() -> None:

@@ -11,7 +11,6 @@ from actors.virtual_connector.ledger import (
     Rules,
     ScalingDecision,
     UnknownDecision,
-    UnreadableLedger,
     pool_counts,
 )
 from headway.planning import Role
@@ -213,12 +212,13 @@ def test_an_unchanged_ledger_is_not_written_again():
     assert store.puts == 1
 
 
-@pytest.mark.parametrize("stored", [b"", b"nonsense", b"[]", b"{}", b'{"version": 1}', b'{"version": 99}'])
-def test_a_ledger_that_cannot_be_read_stops_the_start(stored):
+@pytest.mark.parametrize("stored", [b"nonsense", b"[]", b"{}", b'{"version": 1}', b'{"version": 99}'])
+def test_after_a_ledger_that_cannot_be_read_ids_are_above_all_that_were_issued(stored):
     store = MemoryStore()
     store.put(KEY, stored)
-    with pytest.raises(UnreadableLedger, match="the stored ledger"):
-        new_ledger(store)
+    kept = new_ledger(store)
+    assert kept.propose(targets(1, 1), {})["decision_id"] == int(kept._clock()) + 1
+    assert [key.rpartition("/")[2] for key in store.keys("aside/")] == ["ledger"]
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,10 @@ def keys_file(folder: Path, text: str | None = None) -> Path:
     return path
 
 
-def asking(method: str, path: str, key: str | None = None, root: str = "") -> dict[str, Any]:
-    headers = [] if key is None else [(b"authorization", b"Bearer " + key.encode())]
+def asking(method: str, path: str, key: str | None = None, root: str = "", **browser: str) -> dict[str, Any]:
+    given = {"host": "127.0.0.1:8000", **browser}
+    headers = [(name.replace("_", "-").encode(), value.encode()) for name, value in given.items()]
+    headers += [] if key is None else [(b"authorization", b"Bearer " + key.encode())]
     return {"type": "http", "method": method, "path": path, "root_path": root, "headers": headers}
 
 
@@ -242,6 +244,42 @@ def test_every_path_that_is_served_has_a_role(tmp_path):
     assert needs("GET", "/ready") is None
     assert needs("GET", "/metrics/") == frozenset(Right)
     assert needs("POST", "/metrics/requests") == frozenset(Right)
+
+
+OWN = {"host": "localhost:8000", "origin": "http://localhost:8000", "sec_fetch_site": "same-origin"}
+ELSEWHERE = {"host": "127.0.0.1:8000", "origin": "http://evil.test", "sec_fetch_site": "cross-site"}
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize(
+    ("sent", "admitted"),
+    [
+        (OWN, True),
+        (ELSEWHERE, False),
+        ({"host": "127.0.0.1:8000", "origin": "null"}, False),
+        ({"host": "localhost:8000", "origin": "http://localhost:3000"}, False),
+        ({"host": "localhost:8000", "sec_fetch_site": "same-site"}, False),
+        ({"host": "[::1]:8000"}, True),
+    ],
+)
+def test_a_page_of_another_origin_changes_nothing(tmp_path, keyed, sent, admitted):
+    access = make_access(settings(keys_file=str(keys_file(tmp_path))) if keyed else settings(), {})
+    key = "operate-key" if keyed else None
+    fault = refusal(access, asking("PATCH", "/v1/control/settings", key, **sent))
+    assert (fault is None) is admitted
+    key = "scale-key" if keyed else None
+    assert (refusal(access, asking("POST", "/v1/scaling/report", key, **sent)) is None) is admitted
+
+
+def test_without_keys_another_name_that_leads_here_is_none_of_ours(tmp_path):
+    led = asking("GET", "/v1/control/status", host="evil.test:8000")
+    fault = refusal(make_access(settings(), {}), led)
+    assert isinstance(fault, Forbidden)
+    assert "'evil.test': add it to gateway.hosts, or set keys" in str(fault)
+    assert refusal(make_access(settings(hosts=["Evil.test"]), {}), led) is None
+    keyed = asking("GET", "/v1/control/status", "observe-key", host="headway.llm.svc:8000")
+    assert refusal(Access({}, keys_file(tmp_path)), keyed) is None
+    assert refusal(make_access(settings(), {}), asking("GET", "/v1/models", host="evil.test")) is None
 
 
 async def _patched(request: Request) -> Response:

@@ -38,7 +38,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[HeadwayConfig]:
 def alone() -> Any:
     """A replica's state after its start; the class itself needs a cluster, and a server."""
     held = {"_live": SimpleNamespace(end=lambda: None), "_server": SimpleNamespace(stop=AsyncMock())}
-    return SimpleNamespace(_config=load_config(None, SETTINGS), _application="headway", _token="", **held)
+    return SimpleNamespace(
+        _config=load_config(None, SETTINGS), _application="headway", _token="", _keeping=None, **held
+    )
 
 
 def test_settings_are_taken_over_those_of_the_application_each_time(

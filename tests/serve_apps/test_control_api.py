@@ -112,7 +112,14 @@ class Client:
         self.scaling = scaling
         self._app = Starlette(routes=[*control_routes(self.plane), *scaling_routes(scaling)])
 
-    async def ask(self, method: str, url: str, body: bytes | str = b"", gone: asyncio.Event | None = None):
+    async def ask(
+        self,
+        method: str,
+        url: str,
+        body: bytes | str = b"",
+        gone: asyncio.Event | None = None,
+        kind: str = "application/json; charset=utf-8",
+    ):
         path, _, query = url.partition("?")
         raw = body.encode() if isinstance(body, str) else body
         sent = iter([{"type": "http.request", "body": raw, "more_body": False}])
@@ -134,7 +141,7 @@ class Client:
             "method": method,
             "path": path,
             "query_string": query.encode(),
-            "headers": [],
+            "headers": [(b"content-type", kind.encode())] if kind else [],
         }
         await self._app(scope, receive, send)
         text = b"".join(message.get("body", b"") for message in messages[1:])
@@ -155,6 +162,16 @@ async def test_status_and_decisions():
     assert (status, body) == (200, {"decisions": [{"id": 7}, {"id": 8}]})
     await client.ask("GET", "/v1/control/decisions")
     assert client.plane.asked == [(6, 2), (-1, 100)]
+
+
+@pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded", "application/jsonp"])
+async def test_a_body_of_another_type_than_json_is_refused(kind):
+    body = '{"slo.ttft_ms": 200}'
+    status, message, _ = error(await Client().ask("PATCH", "/v1/control/settings", body, kind=kind))
+    assert status == 415
+    assert message.startswith("Send the body as content-type: application/json (curl: --json), not ")
+    empty = await Client(scaling=Outside()).ask("POST", "/v1/scaling/decisions/3/complete", kind=kind)
+    assert empty[0] == 200
 
 
 async def test_advice_since_a_time():

@@ -100,6 +100,24 @@ async def test_a_predecessor_that_hangs_is_waited_for_until_it_ends(
         await ended(found)
 
 
+async def test_a_predecessor_that_hangs_for_long_is_ended(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "ANSWERS_WITHIN_S", 0.2)
+    monkeypatch.setattr(http_server, "HUNG_S", 0.5)
+    with predecessor(place) as process, predecessor(uuid.uuid4().hex) as stranger:
+        port = first_line(process)
+        first_line(stranger)
+        for each in (process, stranger):
+            os.kill(each.pid, signal.SIGSTOP)
+        found = await open_listener(HOST, port, place, PATIENCE_S)
+        assert port_of(found.clients) == port
+        assert process.wait(PATIENCE_S) == -signal.SIGKILL
+        # Another's place is not ours.
+        assert stranger.poll() is None
+        await ended(found)
+
+
 async def test_another_port_than_the_predecessors_is_our_own(place: str) -> None:
     with predecessor(place) as process, listening_socket(HOST, 0) as free:
         port, wished = first_line(process), port_of(free)

@@ -173,10 +173,11 @@ def control(url: str, path: str, body: object = None) -> Any:
     A vLLM server leaves a planner that loads its libraries little of two cores: it may not answer in time.
     """
     data = None if body is None else json.dumps(body).encode()
+    kind = {"content-type": "application/json"}
     deadline_s = time.monotonic() + ASKED_FOR_S
     while True:
         try:
-            with urllib.request.urlopen(urllib.request.Request(url + path, data=data), timeout=90) as answer:
+            with urllib.request.urlopen(urllib.request.Request(url + path, data, kind), timeout=90) as answer:
                 # 204: a long poll has waited, and no decision has come yet.
                 if answer.status != 204 or time.monotonic() > deadline_s:
                     return json.load(answer)
