@@ -118,7 +118,7 @@ class ClassMeasured:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """One interval. `requests` are arrivals; `attainment` is the share of ended requests that met the SLO,
-    with `ttft_only` that of which the first token was in time, where no more is known.
+    with `ttft_only` that of which the first token was in time, where no more is known; `judged` counts them.
 
     `queue_s` is the mean wait in an engine's queue, `cached_tokens` the mean of a prompt's tokens that were
     not computed again; NaN where the system does not say.
@@ -138,6 +138,7 @@ class Measured:
     osl_tokens: float = NAN
     request_duration_s: float = NAN
     attainment: float = NAN
+    judged: float = NAN
     ttft_only: bool = False
     queue_s: float = NAN
     cached_tokens: float = NAN
@@ -283,6 +284,7 @@ def assemble(
         osl_tokens=seen.get(Quantity.OSL, NOTHING).mean,
         request_duration_s=seen.get(Quantity.DURATION, NOTHING).mean,
         attainment=met / (met + missed) if met + missed > 0 else NAN,
+        judged=met + missed,
         queue_s=seen.get(Quantity.QUEUE, NOTHING).mean,
         cached_tokens=seen.get(Quantity.CACHED, NOTHING).count / prompts,
         ttft_s=latency(seen.get(Quantity.TTFT, NOTHING)),
