@@ -3,8 +3,10 @@
 A change is a dotted key and a value, as in the file. All changes of one call hold together or not at all: the
 whole configuration with them must be valid, and the policy must be able to plan with it. Stored are the
 changes, each with the configured value that it covers, and who made it when: when the configuration itself
-gets another value, that is newer and wins. The effective SLO is stored beside them (`planner/settings`, key
-`slo`): gateways and routers follow it (`follow_slo`).
+gets another value, that is newer and wins. They hold for one fleet (`fleet_of`): what may act on one may not
+on another that is attached later. A store that ends with its Ray may name a file that does not (`KEPT_IN`):
+changes are kept there, too, and the next Ray finds them. The effective SLO is stored beside them
+(`planner/settings`, key `slo`): gateways and routers follow it (`follow_slo`).
 """
 
 import asyncio
@@ -12,10 +14,13 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from actors.store import Store
 from headway.config import ConfigError, HeadwayConfig, SloSettings, load_config
+from headway.workload import whole_file
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +28,8 @@ KEY = "planner/settings"
 STARTED = "planner/started"
 SETTINGS = "planner/configuration"
 """The configuration as it was handed over last."""
+KEPT_IN = "planner/settings_file"
+"""The path of a file, where there is one that outlives this store."""
 FOLLOW_EVERY_S = 1.0
 
 Tree = Mapping[str, Any]
@@ -89,7 +96,7 @@ class RuntimeSettings:
         wanted = {**self._changes, **flatten(changes)}
         made = [key for key in wanted if key not in self._changes or wanted[key] != self._changes[key]]
         authors = {**self._authors, **dict.fromkeys(made, author)}
-        config = self._changed(wanted)
+        config = changed(self._base, wanted)
         try:
             if check is not None:
                 check(config)
@@ -108,16 +115,10 @@ class RuntimeSettings:
         self._save(self.config, self._changes, self._authors)
         self.version += 1
 
-    def _changed(self, changes: Mapping[str, Any]) -> HeadwayConfig:
-        tree: Tree = self._base
-        for key, value in changes.items():
-            check_key(key, self._base)
-            tree = _with(tree, key.split("."), value)
-        return load_config(None, tree)
-
     def _save(self, config: HeadwayConfig, changes: Mapping[str, Any], authors: Mapping[str, Author]) -> None:
         stored = {
             "slo": config.slo.model_dump(),
+            "fleet": fleet_of(config),
             "changes": {
                 key: {
                     "value": value,
@@ -127,20 +128,54 @@ class RuntimeSettings:
                 for key, value in changes.items()
             },
         }
-        self._store.put(KEY, json.dumps(stored).encode())
+        data = json.dumps(stored).encode()
+        self._store.put(KEY, data)
+        if (path := self._store.get(KEPT_IN)) is not None:
+            try:
+                with whole_file(Path(path.decode())) as file:
+                    file.write(data)
+            except OSError as error:
+                logger.warning("changes of settings will not outlive this Ray: %s", error)
 
     def _restore(self) -> None:
-        try:
-            stored = json.loads(self._store.get(KEY) or b"{}").get("changes", {})
-            kept = {
-                key: item["value"]
-                for key, item in stored.items()
-                if value_at(self._base, key) == item["covers"]
-            }
-            authors = {key: Author(by=item.get("by", ""), at=item.get("at")) for key, item in stored.items()}
-            self.config, self._changes, self._authors = self._changed(kept), kept, authors
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            logger.warning("stored changes of settings are dropped: %s", error)
+        data, path = self._store.get(KEY), self._store.get(KEPT_IN)
+        if data is None and path is not None and Path(path.decode()).exists():
+            data = Path(path.decode()).read_bytes()
+        self.config, self._changes, self._authors = kept_changes(self.config, data)
+
+
+def kept_changes(
+    config: HeadwayConfig, data: bytes | None
+) -> tuple[HeadwayConfig, dict[str, Any], dict[str, Author]]:
+    """The configuration with the changes of `data`, as stored under KEY; these changes, and their authors.
+
+    What cannot be read, or does not hold any more, is dropped, which is logged.
+    """
+    base = dump(config)
+    try:
+        found = json.loads(data or b"{}")
+        stored = found.get("changes", {}) if found.get("fleet") in (None, fleet_of(config)) else {}
+        kept = {key: item["value"] for key, item in stored.items() if value_at(base, key) == item["covers"]}
+        authors = {key: Author(by=item.get("by", ""), at=item.get("at")) for key, item in stored.items()}
+        return changed(base, kept), kept, authors
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        logger.warning("stored changes of settings are dropped: %s", error)
+        return config, {}, {}
+
+
+def changed(base: Tree, changes: Mapping[str, Any]) -> HeadwayConfig:
+    """The configuration `base` with these changes. ConfigError for those that it cannot take."""
+    tree = base
+    for key, value in changes.items():
+        check_key(key, base)
+        tree = _with(tree, key.split("."), value)
+    return load_config(None, tree)
+
+
+def fleet_of(config: HeadwayConfig) -> str:
+    """A checksum of what is planned for: the model, and the target that is scaled."""
+    target = config.connector.model_dump(mode="json", include={"kind", "options", "ray_serve", "kubernetes"})
+    return sha256(json.dumps([config.model, target], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def dump(config: HeadwayConfig) -> dict[str, Any]:
