@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 
+from headway.config import RoutingSettings
 from headway.planning import Role
 from headway.planning.forecasting import LearnsFromPast
 from headway.planning.policies import predictors_asked
@@ -25,6 +26,7 @@ def collect_notes(plan: Plan, trace: Trace, reach: Reach, result: SimulationResu
     """The notes of one simulation."""
     return [
         *trace_notes(trace),
+        *routing_notes(plan.config.routing),
         *warm_up_notes(plan),
         *result.notes,
         *_infeasible(plan, reach),
@@ -48,6 +50,16 @@ def trace_notes(trace: Trace) -> list[str]:
 def warm_up_notes(plan: Plan) -> list[str]:
     """The same of the warm-up trace."""
     return [f"planner.{WARM_UP_TRACE}: {note}" for note in plan.past_notes]
+
+
+def routing_notes(routing: RoutingSettings) -> Iterator[str]:
+    """That requests were not routed as a gateway would route them, and how to have that simulated."""
+    simulated, live = routing.simulated_profile, routing.live_profile
+    if simulated != live:
+        yield (
+            f"routing: {simulated}, which is compiled; Headway's gateway routes by {live}, which takes some "
+            f"25 times as long to simulate: routing.profile: {live} (--routing {live})"
+        )
 
 
 def say_notes(trace: Trace) -> None:

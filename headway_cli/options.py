@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from headway.config import HeadwayConfig, load_config
+from headway.config import HeadwayConfig, Role, load_config
 from headway.workload import TraceOptions
 from headway_cli.errors import CliError
 from headway_cli.flags import argument, option, switch
@@ -144,9 +144,11 @@ def configuration(options: RunOptions, more: Mapping[str, Any] | None = None) ->
         example = "GPUs as 40 or steps as 0:40,1800:10"
         gpus = _over_time("--capacity-gpus", options.capacity_gpus, int, example)
         overrides["simulation.capacity_gpus"] = gpus
-    overrides |= _pools(options)
+    named = [key.removeprefix(STATIC) for key in more or {} if key.startswith(STATIC)]
+    # A fleet of mixed replicas alone says that there is one pool.
+    overrides |= _pools(options, aggregated=options.aggregated or named == [Role.MIXED])
     config = load_config(options.config, {**overrides, **(more or {})})
-    _check_fleet(config, [key.removeprefix(STATIC) for key in more or {} if key.startswith(STATIC)])
+    _check_fleet(config, named)
     return config
 
 
@@ -160,13 +162,13 @@ def _check_fleet(config: HeadwayConfig, named: Sequence[str]) -> None:
         raise CliError(f"{STATIC}{strangers[0]}: there is no such pool ({listed})")
 
 
-def _pools(options: RunOptions) -> dict[str, Any]:
-    """Overrides of the pools; those of the file decide which roles there are, unless --aggregated does."""
-    if not options.aggregated and options.max_replicas is None:
+def _pools(options: RunOptions, *, aggregated: bool) -> dict[str, Any]:
+    """Overrides of the pools; those of the file decide which roles there are, unless `aggregated`."""
+    if not aggregated and options.max_replicas is None:
         return {}
     roles = tuple(load_config(options.config).pools)
     overrides: dict[str, Any] = {}
-    if options.aggregated and roles != ("mixed",):
+    if aggregated and roles != ("mixed",):
         roles, overrides["pools"] = ("mixed",), {"mixed": {}}
     return overrides | {f"pools.{role}.max_replicas": options.max_replicas for role in roles}
 

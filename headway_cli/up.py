@@ -13,11 +13,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from json import dumps
 from pathlib import Path
 from typing import Annotated
 
 from actors.hosts import addresses, unreachable_gateway
+from actors.planning.settings import KEPT_IN, PLACE, dump, fleet_of, kept_in_file, kept_in_store, value_at
+from actors.store import InternalKvStore
+from actors.stored import put
 from headway.config import HeadwayConfig, load_config
+from headway.words import duration
 from headway_cli import ownership
 from headway_cli.cluster import cluster, stop_signals, uninterrupted, wait_for
 from headway_cli.control import ControlClient
@@ -62,17 +67,19 @@ def up(
 ) -> None:
     """Start gateway, engines and control plane on Ray, and print the addresses; Ctrl-C ends it."""
     found = settings(config)
+    told = partial(_announce, found)
     if address is not None:
-        stay_on_cluster(found, address, _announce, stay=not detach, insecure=insecure)
+        stay_on_cluster(found, address, told, stay=not detach, insecure=insecure)
     elif detach:
-        _announce(start_detached(config))
+        told(start_detached(config))
         print("It runs in the background; headway down ends it.")
     else:
-        stay_up(found, _announce)
+        stay_up(found, told)
 
 
-def _announce(deployed: Deployed) -> None:
-    """Print the addresses."""
+def _announce(config: HeadwayConfig, deployed: Deployed) -> None:
+    """Print the addresses, and what was changed by `headway set` before."""
+    _effective(config)
     print(f"OpenAI API  {deployed.openai_url}")
     print(f"Live page   {deployed.url}/")
     print(f"Control     {deployed.url}/v1/control/status (headway status --url {deployed.url})", flush=True)
@@ -108,16 +115,32 @@ def attach(
 
 def _announce_control(config: HeadwayConfig, deployed: Deployed) -> None:
     """Print whether it acts, the addresses, and what it waits for before it can plan."""
-    print(
-        "Watches only (planner.dry_run)"
-        if config.planner.dry_run
-        else "Sets replica counts (no planner.dry_run)"
-    )
+    dry_run = _effective(config).planner.dry_run
+    print("Watches only (planner.dry_run)" if dry_run else "Sets replica counts (no planner.dry_run)")
     print(f"Live page   {deployed.url}/")
     print(f"Control     {deployed.url}/v1/control/status (headway status --url {deployed.url})")
     print(f"Metrics     {deployed.url}/metrics", flush=True)
     if why_not := deployed.waits_for or _waits_for(deployed.url):
         print(f"Not planning yet; it starts as soon as it can: {why_not}", flush=True)
+
+
+def _effective(config: HeadwayConfig) -> HeadwayConfig:
+    """The settings with the changes of before, which are still in force; these are printed."""
+    import ray
+
+    if ray.is_initialized():
+        kept = kept_in_store(InternalKvStore(), config, own=False)
+    else:
+        kept = kept_in_file(kept_settings(config), config)
+    found, changes, authors = kept or (config, {}, {})
+    for key, value in changes.items():
+        author, before = authors[key], dumps(value_at(dump(config), key))
+        if dumps(value) != before:
+            by = f" by {author.by}" if author.by else ""
+            ago = "" if author.at is None else f" {duration(round(time.time() - author.at))} ago"
+            set_ = f"headway set{by}{ago}; headway set {key}={before} goes back to the file"
+            print(f"Kept        {key} {dumps(value)} ({set_})")
+    return found
 
 
 def _waits_for(url: str) -> str:
@@ -128,9 +151,20 @@ def _waits_for(url: str) -> str:
     return ""
 
 
+def kept_settings(config: HeadwayConfig) -> Path:
+    """The file that keeps what `headway set` changes, of this fleet."""
+    return ownership.state_directory() / f"settings-{fleet_of(config)}.json"
+
+
 def stay_up(config: HeadwayConfig, announce_to_user: Announce, form: Form = WHOLE) -> None:
     """A local Ray with everything on it, until this process is to end."""
-    with owning(), running(config, announce, form) as deployed, stop_signals() as stopped:
+    kept_in = kept_settings(config)
+    kept_in.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        owning(),
+        running(config, announce, form, kept_in=kept_in) as deployed,
+        stop_signals() as stopped,
+    ):
         announce_to_user(deployed)
         print("Ctrl-C ends it.", flush=True)
         wait_for(stopped)
@@ -138,13 +172,21 @@ def stay_up(config: HeadwayConfig, announce_to_user: Announce, form: Form = WHOL
 
 @contextmanager
 def running(
-    config: HeadwayConfig, progress: Progress = lambda _url, _directory: None, form: Form = WHOLE
+    config: HeadwayConfig,
+    progress: Progress = lambda _url, _directory: None,
+    form: Form = WHOLE,
+    kept_in: Path | None = None,
 ) -> Iterator[Deployed]:
-    """Everything on a local Ray, as long as the block lasts. `progress` takes what is known so far."""
+    """Everything on a local Ray, as long as the block lasts. `progress` takes what is known so far.
+
+    `kept_in` is where changes of settings outlive that Ray.
+    """
     progress(None, None)
     say("starting Ray")
     with cluster(None) as ray_cluster:
         progress(None, ray_cluster.directory)
+        if kept_in is not None:
+            put(InternalKvStore(), PLACE, KEPT_IN, str(kept_in))
         deployed = deploy(config, say, form)
         progress(deployed.url, ray_cluster.directory)
         yield deployed

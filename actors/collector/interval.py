@@ -21,11 +21,11 @@ begins at 0, and a quantile in the bucket without an upper bound is the highest 
 bound of it).
 
 An engine that decodes speculatively shows one gap for each step, which makes several tokens. How many follows
-in two ways, from counts and from the times of requests that ended; the smaller one counts:
+in two ways, from counts and from the times of requests that ended:
 
     tokens per gap = min((OSL - 1) * ended / gaps, gap / ((E2E - TTFT) / (OSL - 1)))
 
-While load changes one of them is off, but not both to the same side. Beyond STEP the gaps, quantiles included,
+While load changes one of them is off, but not both to the same side. Beyond STEP gaps, quantiles included,
 are divided by it.
 
 quantity missing                        reported as
@@ -126,7 +126,7 @@ class ClassMeasured:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """One interval. `requests` are arrivals; `attainment` is the share of ended requests that met the SLO,
-    with `ttft_only` that of which the first token was in time, where no more is known.
+    with `ttft_only` that of which the first token was in time, where no more is known; `judged` counts them.
 
     `queue_s` is the mean wait in an engine's queue, `cached_tokens` the mean of a prompt's tokens that were
     not computed again; NaN where the system does not say.
@@ -146,6 +146,7 @@ class Measured:
     osl_tokens: float = NAN
     request_duration_s: float = NAN
     attainment: float = NAN
+    judged: float = NAN
     ttft_only: bool = False
     queue_s: float = NAN
     cached_tokens: float = NAN
@@ -280,7 +281,9 @@ def assemble(
         lines.append(f"no data for {', '.join(missing)}")
     if lines:
         health = Health(status=HealthStatus.PARTIAL, detail="; ".join(lines))
-    told = f"a gap of {1e3 * itl.mean:.3g} ms makes {step:.2g} tokens (speculative decoding): ITL is their time"
+    told = (
+        f"a gap of {1e3 * itl.mean:.3g} ms makes {step:.2g} tokens (speculative decoding): ITL is their time"
+    )
     only_arrivals = Quantity.COMPLETED not in {*seen, *doubts} and Quantity.REQUESTS in seen
     counts = (seen.get(quantity, NOTHING).count for quantity in (Quantity.MET, Quantity.MISSED))
     prompts = seen.get(Quantity.ISL, NOTHING).count or NAN
@@ -297,6 +300,7 @@ def assemble(
         osl_tokens=seen.get(Quantity.OSL, NOTHING).mean,
         request_duration_s=seen.get(Quantity.DURATION, NOTHING).mean,
         attainment=met / (met + missed) if met + missed > 0 else NAN,
+        judged=met + missed,
         queue_s=seen.get(Quantity.QUEUE, NOTHING).mean,
         cached_tokens=seen.get(Quantity.CACHED, NOTHING).count / prompts,
         ttft_s=latency(seen.get(Quantity.TTFT, NOTHING)),

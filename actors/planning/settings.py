@@ -3,19 +3,25 @@
 A change is a dotted key and a value, as in the file. All changes of one call hold together or not at all: the
 whole configuration with them must be valid, and the policy must be able to plan with it. Stored are the
 changes, each with the configured value that it covers, and who made it when: when the configuration itself
-gets another value, that is newer and wins. The effective SLO is stored beside them (`planner/settings`, key
-`slo`): gateways and routers follow it (`follow_slo`).
+gets another value, that is newer and wins. They hold for one fleet (`fleet_of`): what may act on one may not
+on another that is attached later. A store that ends with its Ray may name a file that does not (`KEPT_IN`):
+changes are kept there, too, and the next Ray finds them. The effective SLO is stored beside them
+(`planner/settings`, key `slo`): gateways and routers follow it (`follow_slo`).
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from actors.store import Store
 from actors.stored import Kind, put, read
 from headway.config import ConfigError, HeadwayConfig, SloSettings, load_config
+from headway.workload import whole_file
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +31,9 @@ STARTED = "planner/started"
 SETTINGS = "planner/configuration"
 CONFIGURATION = Kind("configuration", str)
 """The configuration as it was handed over last."""
+KEPT_IN = "planner/settings_file"
+PLACE = Kind("place", str)
+"""The path of a file, where there is one that outlives this store."""
 FOLLOW_EVERY_S = 1.0
 
 Tree = Mapping[str, Any]
@@ -91,7 +100,7 @@ class RuntimeSettings:
         wanted = {**self._changes, **flatten(changes)}
         made = [key for key in wanted if key not in self._changes or wanted[key] != self._changes[key]]
         authors = {**self._authors, **dict.fromkeys(made, author)}
-        config = self._changed(wanted)
+        config = changed(self._base, wanted)
         try:
             if check is not None:
                 check(config)
@@ -110,16 +119,10 @@ class RuntimeSettings:
         self._save(self.config, self._changes, self._authors)
         self.version += 1
 
-    def _changed(self, changes: Mapping[str, Any]) -> HeadwayConfig:
-        tree: Tree = self._base
-        for key, value in changes.items():
-            check_key(key, self._base)
-            tree = _with(tree, key.split("."), value)
-        return load_config(None, tree)
-
     def _save(self, config: HeadwayConfig, changes: Mapping[str, Any], authors: Mapping[str, Author]) -> None:
         stored = {
             "slo": config.slo.model_dump(),
+            "fleet": fleet_of(config),
             "changes": {
                 key: {
                     "value": value,
@@ -130,19 +133,69 @@ class RuntimeSettings:
             },
         }
         put(self._store, KIND, KEY, stored)
+        if (path := _named_file(self._store)) is not None:
+            try:
+                with whole_file(path) as file:
+                    file.write(json.dumps(stored).encode())
+            except OSError as error:
+                logger.warning("changes of settings will not outlive this Ray: %s", error)
 
     def _restore(self) -> None:
-        def use(document: Mapping[str, Any]) -> None:
-            stored = document["changes"]
-            kept = {
-                key: item["value"]
-                for key, item in stored.items()
-                if value_at(self._base, key) == item["covers"]
-            }
-            authors = {key: Author(by=item.get("by", ""), at=item.get("at")) for key, item in stored.items()}
-            self.config, self._changes, self._authors = self._changed(kept), kept, authors
+        found, path = kept_in_store(self._store, self.config), _named_file(self._store)
+        if found is None and path is not None:
+            found = kept_in_file(path, self.config)
+        if found is not None:
+            self.config, self._changes, self._authors = found
 
-        read(self._store, KIND, KEY, use)
+
+Kept = tuple[HeadwayConfig, dict[str, Any], dict[str, Author]]
+"""A configuration with the changes that were kept, these changes, and their authors."""
+
+
+def kept_in_store(store: Store, config: HeadwayConfig, *, own: bool = True) -> Kept | None:
+    """What a store has kept; None where it has nothing. Unless it is our own, it stays as it is."""
+    return read(store, KIND, KEY, lambda stored: _kept(config, stored), own=own)
+
+
+def kept_in_file(path: Path, config: HeadwayConfig) -> Kept | None:
+    """The same of a file; None, which is logged, where it cannot be read."""
+    try:
+        return _kept(config, json.loads(path.read_bytes())) if path.exists() else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        logger.warning("changes of settings that %s has kept are dropped: %s", path, error)
+        return None
+
+
+def _named_file(store: Store) -> Path | None:
+    return read(store, PLACE, KEPT_IN, Path)
+
+
+def _kept(config: HeadwayConfig, stored: Mapping[str, Any]) -> Kept:
+    """What does not hold any more is dropped, which is logged."""
+    base = dump(config)
+    listed = stored.get("changes", {}) if stored.get("fleet") in (None, fleet_of(config)) else {}
+    kept = {key: item["value"] for key, item in listed.items() if value_at(base, key) == item["covers"]}
+    authors = {key: Author(by=item.get("by", ""), at=item.get("at")) for key, item in listed.items()}
+    try:
+        return changed(base, kept), kept, authors
+    except ConfigError as error:
+        logger.warning("stored changes of settings are dropped: %s", error)
+        return config, {}, {}
+
+
+def changed(base: Tree, changes: Mapping[str, Any]) -> HeadwayConfig:
+    """The configuration `base` with these changes. ConfigError for those that it cannot take."""
+    tree = base
+    for key, value in changes.items():
+        check_key(key, base)
+        tree = _with(tree, key.split("."), value)
+    return load_config(None, tree)
+
+
+def fleet_of(config: HeadwayConfig) -> str:
+    """A checksum of what is planned for: the model, and the target that is scaled."""
+    target = config.connector.model_dump(mode="json", include={"kind", "options", "ray_serve", "kubernetes"})
+    return sha256(json.dumps([config.model, target], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def dump(config: HeadwayConfig) -> dict[str, Any]:

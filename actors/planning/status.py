@@ -15,6 +15,7 @@ from headway.planning.record_figures import (
     beyond_reach,
     expected_replicas,
     forecast_error,
+    judged_in,
     missed_since,
     needed_replicas,
     reason_codes,
@@ -86,6 +87,7 @@ def status_document(context: PlannerContext, state: PlannerState, loop: LoopCoun
             "ttft_only": state.measured is not None and state.measured.ttft_only,
             "total": state.memory.attainment,
             "missed_since": missed_since(context.log.records, config.slo.attainment),
+            "windows": _windows(state, context.log.records),
             "classes_missed_since": _classes_missed_since(config.slo, state, context.log.records),
         },
         "measured": state.measured,
@@ -156,6 +158,11 @@ def _classes_missed_since(
         for name, figures in measured.items()
         if figures.attainment is not None and figures.attainment < wanted[name]
     }
+
+
+def _windows(state: PlannerState, records: Sequence[DecisionRecord]) -> dict[str, Any]:
+    classes = {} if state.measured is None else state.measured.classes
+    return {"all": judged_in(records), **{name: judged_in(records, name) for name in classes}}
 
 
 def _alternatives(state: PlannerState) -> dict[str, Any] | None:

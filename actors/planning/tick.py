@@ -354,7 +354,7 @@ def judged(measured: Measured, observation: Observation, slo: Slo) -> Measured:
     found = attained(observation.traffic, slo)
     if isfinite(measured.attainment) or not (found.ttft_only and found.ended):
         return measured
-    return replace(measured, attainment=found.met / found.ended, ttft_only=True)
+    return replace(measured, attainment=found.met / found.ended, judged=found.ended, ttft_only=True)
 
 
 def observe(measured: Measured, counts: Mapping[Role, PoolCounts], interval_s: float) -> Observation:

@@ -190,7 +190,11 @@ def _need_text(need: NeedFigures, classes: Sequence[str]) -> str:
     )
     if not need.intervals:
         return text
-    kept = 1.0 - min(1.0, option.lost / max(need.requests or 0.0, 1.0))
+    if (need.requests or 0.0) < 1.0:
+        return (
+            f"{text}. No request came by which to judge it in the last {plural(need.intervals, 'interval')}"
+        )
+    kept = 1.0 - min(1.0, option.lost / (need.requests or 1.0))
     text += f". That would have kept {percent(kept)} of what could be kept in the last "
     text += plural(need.intervals, "interval")
     if need.recalled:

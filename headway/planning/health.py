@@ -5,22 +5,32 @@
 | `waiting` | the planner does not plan yet, or has measured no interval |
 | `stuck` | it has not planned for longer than an engine may take to start (`engine.ready_within_s`) |
 | `stopped` | the planner's loop has ended |
-| `burning` | the last interval missed more than twice its error budget, or the last three intervals missed
-              theirs, over all requests or in one class (at once: with three misses at least); or, where
-              nothing else is measured, a mean latency is above its target |
+| `burning` | more requests of all, or of one class, miss their SLO than may and than chance explains; or,
+              where nothing else is measured, a mean latency is above its target |
 | `blind` | the last interval could not be measured: replica counts stay |
 | `hindered` | on target, but something is in the planner's way |
 | `idle` | no request finished in the last interval |
 | `keeping` | on target |
 
 The first that applies, in this order.
+
+Burning. Of n requests that each miss their SLO with the promised probability p = 1 − attainment, k or more do
+
+    P(K ≥ k) = Σ_j≥k C(n, j) p^j (1 − p)^(n − j)
+
+A window of w seconds burns where its share of misses is above p and this chance is below w / 30 days. So
+requests that miss at the promised rate, each by itself, would be called burning once in the 30 days over
+which alerts reckon the error budget (examples/observability/rules.yaml). The windows are the last interval,
+the last 5 minutes and the last hour. A longer one counts while the next shorter one is above p, too: what is
+over is over. The fastest alert has the same 5 minutes and hour, and its 10 misses are beyond chance.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from math import inf
+from math import exp, inf, lgamma, log, log1p
 from typing import Literal, NamedTuple
 
 from headway.planning.documents import PoolStatus, StatusDocument
+from headway.planning.record_figures import WINDOWS_S
 from headway.planning.records import ClassFigures, LatencyFigures, MeasuredFigures, SloFigures
 from headway.planning.types import Role
 from headway.words import duration, milliseconds, percent, plural
@@ -29,10 +39,11 @@ State = Literal["waiting", "stuck", "stopped", "burning", "blind", "hindered", "
 UNWELL: frozenset[State] = frozenset({"stuck", "stopped", "burning", "blind", "hindered"})
 """States with which `headway status --check` fails."""
 
-FAST, LASTING = 2.0, 3.0
-"""Multiple of the error budget, and number of intervals above it, from which on a deployment burns."""
-FEW = 3.0
-"""Misses of a class in one interval below which they may be chance."""
+LASTING = 3.0
+"""Intervals without a decision that are a hindrance."""
+PERIOD_S = 30 * 86400.0
+"""The theory's 30 days."""
+ROUNDING = 1e-9
 LIMITS = {"max_step": "planner.max_step", "gpu_budget": "planner.max_gpu_budget"}
 """Settings by the names of limits in decisions, where these differ."""
 
@@ -66,7 +77,7 @@ def health(status: StatusDocument, now_s: float) -> Health:
     served = attained is not None or _ended(status)
     state: State = "keeping" if served else "idle"
     text = f"On target{_but(status, now_s)}: {_kept(status)}; {_fleet(status)}"
-    missed = _missed(status, now_s)
+    missed = _missed(status)
     if missed or _late_on_average(status):
         state, text = "burning", f"Burning: {_burning(status, missed, now_s)}{_also(hindered)}"
     elif blind := _blind(status, now_s):
@@ -94,49 +105,85 @@ def _ended(status: StatusDocument) -> bool:
     return status.measured is not None and (status.measured.completed or 0.0) > 0.0
 
 
-class _Attainment(NamedTuple):
-    """Attainment of all requests or of a class in the last interval, and since when it is below target.
+class _Window(NamedTuple):
+    """Requests judged and missed in the last `seconds`, and the share that may miss."""
 
-    `of` is empty or ` of CLASS`; `judged` counts the requests behind the figure.
-    """
-
-    of: str
-    attained: float | None
-    target: float
-    since_s: float | None
+    seconds: float
     judged: float
+    missed: float
+    may: float
 
     @property
-    def missed(self) -> float:
-        return 0.0 if self.attained is None else 1.0 - self.attained
+    def above(self) -> bool:
+        """True if more missed than may."""
+        return self.missed > self.may * self.judged * (1.0 + ROUNDING)
 
-    def burns(self, now_s: float, interval_s: float) -> bool:
-        """True unless so few requests missed, for so short a time, that it may be chance."""
-        may = 1.0 - self.target
-        lasts = self.since_s is not None and now_s - self.since_s > LASTING * interval_s
-        return self.missed > may and (
-            lasts or (self.missed > FAST * may and self.missed * self.judged >= FEW)
-        )
+    @property
+    def burns(self) -> bool:
+        """True if that is more than chance explains."""
+        return self.above and chance(self.missed, self.judged, self.may) < self.seconds / PERIOD_S
 
 
-def _missed(status: StatusDocument, now_s: float) -> list[_Attainment]:
+class _Missed(NamedTuple):
+    """A window that burns, of all requests or ` of CLASS`, and since when its intervals have been late."""
+
+    of: str
+    window: _Window
+    since_s: float | None
+
+
+def chance(missed: float, judged: float, share: float) -> float:
+    """The chance that so many or more of the requests judged miss, if each does with probability `share`."""
+    least, count = round(missed), round(judged)
+    if least <= count * share:
+        return 1.0
+    if share <= 0.0:
+        return 0.0
+    ways = lgamma(count + 1) - lgamma(least + 1) - lgamma(count - least + 1)
+    term, total = exp(ways + least * log(share) + (count - least) * log1p(-share)), 0.0
+    while term > ROUNDING * total:
+        total += term
+        term *= (count - least) / (least + 1) * share / (1.0 - share)
+        least += 1
+    return min(1.0, total)
+
+
+def _missed(status: StatusDocument) -> list[_Missed]:
     """The targets that are missed: that of all requests, or else those of classes."""
-    interval_s, attainment = status.planner.interval_s or 0.0, status.attainment
-    whole = _Attainment("", attainment.last_interval, _target(status.slo), attainment.missed_since, inf)
-    if whole.burns(now_s, interval_s):
-        return [whole]
-    found = {} if status.measured is None else status.measured.classes
-    classes = [
-        _Attainment(
-            f" of {name}",
-            figures.attainment,
-            _target(status.slo.of_class(name)),
-            attainment.classes_missed_since.get(name),
-            figures.judged or 0.0,
+    attainment, measured = status.attainment, status.measured or MeasuredFigures()
+    last = measured.judged if measured.judged is not None else measured.completed or measured.requests
+    share, since_s = attainment.last_interval, attainment.missed_since
+    if found := _burning_window(status, "all", (share, last), _target(status.slo)):
+        return [_Missed("", found, since_s)]
+    classes = {
+        name: _burning_window(
+            status, name, (part.attainment, part.judged), _target(status.slo.of_class(name))
         )
-        for name, figures in found.items()
+        for name, part in measured.classes.items()
+    }
+    return [
+        _Missed(f" of {name}", window, attainment.classes_missed_since.get(name))
+        for name, window in classes.items()
+        if window is not None
     ]
-    return [each for each in classes if each.burns(now_s, interval_s)]
+
+
+def _burning_window(
+    status: StatusDocument, name: str, last: tuple[float | None, float | None], target: float
+) -> _Window | None:
+    """The shortest window that burns; `last` is the attainment of the last interval, and of how many."""
+    (attained, judged), interval_s = last, status.planner.interval_s or WINDOWS_S["5m"]
+    if attained is None or judged is None:
+        return None
+    windows = [_Window(interval_s, judged, (1.0 - attained) * judged, 1.0 - target)]
+    for key, found in status.attainment.windows.get(name, {}).items():
+        windows.append(_Window(max(WINDOWS_S[key], interval_s), found.judged, found.missed, 1.0 - target))
+    shorter = windows[0]
+    for window in windows:
+        if shorter.above and window.burns:
+            return window
+        shorter = window
+    return None
 
 
 def _late_on_average(status: StatusDocument) -> bool:
@@ -175,7 +222,7 @@ def _also(text: str) -> str:
     return f"; {text}" if text else ""
 
 
-def _burning(status: StatusDocument, missed: Iterable[_Attainment], now_s: float) -> str:
+def _burning(status: StatusDocument, missed: Iterable[_Missed], now_s: float) -> str:
     slo = "TTFT" if status.attainment.ttft_only else "SLO"
     text = "; ".join(_missing(each, slo, now_s) for each in missed) or "latencies are above target"
     if late := ", ".join(_late(status)):
@@ -189,10 +236,12 @@ def _burning(status: StatusDocument, missed: Iterable[_Attainment], now_s: float
     return text
 
 
-def _missing(found: _Attainment, slo: str, now_s: float) -> str:
-    lasts = "" if found.since_s is None else f" for {duration(round(now_s - found.since_s))}"
-    missed, budget = percent(found.missed), percent(round(1.0 - found.target, 6))
-    return f"{missed} of requests{found.of} have missed their {slo}{lasts} (budget {budget})"
+def _missing(found: _Missed, slo: str, now_s: float) -> str:
+    window, since_s = found.window, found.since_s
+    missed, budget = percent(window.missed / window.judged), percent(round(window.may, 6))
+    lasts = "" if since_s is None else f"; below target for {duration(round(now_s - since_s))}"
+    requests, span = plural(round(window.judged), "request"), duration(round(window.seconds))
+    return f"{missed} of {requests}{found.of} in the last {span} missed their {slo} (budget {budget}{lasts})"
 
 
 def _late(status: StatusDocument) -> Iterator[str]:

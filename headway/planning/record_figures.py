@@ -124,6 +124,25 @@ def missed_since(
     return since_s
 
 
+WINDOWS_S: Mapping[str, float] = {"5m": 300.0, "1h": 3600.0}
+"""The windows of the verdict, as those of the fastest alert (examples/observability/rules.yaml)."""
+
+
+def judged_in(records: Sequence[DecisionRecord], of_class: str | None = None) -> dict[str, dict[str, float]]:
+    """`judged` requests, and of these `missed`, in the windows that end with the last of `records`."""
+    found = {name: {"judged": 0.0, "missed": 0.0} for name in WINDOWS_S}
+    for record in reversed(records):
+        age_s = records[-1].interval.end_s - record.interval.end_s
+        part = record.measured if of_class is None else record.measured.classes.get(of_class)
+        if age_s >= max(WINDOWS_S.values()):
+            break
+        if part is not None and part.judged is not None and part.attainment is not None:
+            for name in (name for name, window_s in WINDOWS_S.items() if age_s < window_s):
+                found[name]["judged"] += part.judged
+                found[name]["missed"] += part.judged * (1.0 - part.attainment)
+    return found
+
+
 def forecast_error(records: Sequence[DecisionRecord]) -> float | None:
     """The error of the last `FORECASTS` forecasts of requests: Σ |forecast − came| / Σ came.
 

@@ -122,6 +122,7 @@ class MeasuredFigures(Document):
     osl_tokens: float | None = None
     request_duration_s: float | None = None
     attainment: float | None = None
+    judged: float | None = None
     ttft_only: bool = False
     queue_s: float | None = None
     cached_tokens: float | None = None

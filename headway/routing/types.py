@@ -104,7 +104,6 @@ class RouteRequest:
     max_tokens: int
     model: str = ""
     slo: RequestSlo = NO_SLO
-    slo_class: str = ""
     critical: bool = False
     prediction_based: bool = False
     session: str | None = None

@@ -120,7 +120,6 @@ class RouteRequests:
             input_tokens=input_tokens,
             max_tokens=max(1, context.most_tokens - input_tokens),
             slo=self._slos[place],
-            slo_class=of_class.name,
             critical=of_class.critical,
             tenant=of_class.tenant,
             session=session_of(blocks, context.shared_blocks),

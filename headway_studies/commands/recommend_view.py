@@ -11,6 +11,7 @@ from rich.console import Console
 from headway.simulation.report import ReportSlo, TraceFigures
 from headway.words import duration, percent, plural, scaled, targets
 from headway.workload import TraceOptions
+from headway_cli.notes import routing_notes
 from headway_cli.terminal import bold, print_facts, print_notes, table
 from headway_studies.recommend.candidates import Mode
 from headway_studies.recommend.search import Choice, Row, cheapest, other_policy
@@ -227,7 +228,8 @@ def problems(found: Recommendation) -> list[str]:
         lines.append("≥: costs at least that, by the work or the pools' minimums; not simulated")
     if any(row.followed and row.followed.attainment < row.aim for row in found.rows):
         lines.append("!: misses the target")
-    return lines
+    routings = (row.candidate.base.config().routing for row in found.rows[:1])
+    return [*lines, *(note for routing in routings for note in routing_notes(routing))]
 
 
 def _together(rows: Sequence[Row]) -> str:

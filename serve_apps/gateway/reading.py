@@ -262,7 +262,7 @@ class CallReader:
         except ValueError as error:
             raise InvalidRequest(str(error)) from error
         stream = _typed(fields, "stream", bool)
-        bounds = [_typed(fields, name, int) for name in BOUNDS]
+        bounds = [_typed(fields, name, int, least=1) for name in BOUNDS]
         bound = next((each for each in bounds if each is not None), endpoint.own_bound)
         for name in ("messages", "input"):
             if isinstance(fields.get(name), list):
@@ -316,7 +316,7 @@ def _check_count(name: str, messages: Sequence[object]) -> None:
 Kind = TypeVar("Kind", bool, int, str)
 
 
-def _typed(fields: Mapping[str, Any], name: str, kind: type[Kind]) -> Kind | None:
+def _typed(fields: Mapping[str, Any], name: str, kind: type[Kind], *, least: int = 0) -> Kind | None:
     value = fields.get(name)
     if value is None:
         return None
@@ -324,8 +324,8 @@ def _typed(fields: Mapping[str, Any], name: str, kind: type[Kind]) -> Kind | Non
     if type(value) is not kind:
         raise InvalidRequest(f"Invalid {name!r}: it should be of type {_JSON_NAMES[kind]}", param=name)
     found: Kind = kind(value)
-    if isinstance(found, int) and not 0 <= found < 2**31:
-        raise InvalidRequest(f"Invalid {name!r}: it should be from 0 to {2**31 - 1}", param=name)
+    if isinstance(found, int) and not least <= found < 2**31:
+        raise InvalidRequest(f"Invalid {name!r}: it should be from {least} to {2**31 - 1}", param=name)
     return found
 
 

@@ -9,7 +9,8 @@
 
 A class fills in what headers leave open; what a class leaves open is as the deployment's targets are at that
 moment. What of it a tenant gets, `admission` says. A header that is not what it should be is the client's
-error, which names it; where a header comes twice, the later one counts.
+error, which names it; where a header comes twice, the later one counts. Both spellings of a target with
+different values are an error: neither is more right than the other.
 
 The router is asked for every request where the profile, offload or SLO classes need it, else for those that
 ask for prediction-based scheduling. Prefix blocks are made only for these, and only where replicas keep
@@ -68,8 +69,11 @@ class SloTargetReader:
 
     def read(self, headers: Headers) -> SloTargets:
         """The targets that the headers set; InvalidRequest names the header."""
-        said = {_NAMES[name]: (name, value) for name, value in headers if name in _NAMES}
-        return self._of_headers(said) if said else self._plain
+        given = {name: value for name, value in headers if name in _NAMES}
+        if not given:
+            return self._plain
+        _check_spellings(given)
+        return self._of_headers({_NAMES[name]: (name, value) for name, value in given.items()})
 
     def _of_headers(self, said: Mapping[str, tuple[bytes, bytes]]) -> SloTargets:
         values = {
@@ -104,6 +108,15 @@ class SloTargetReader:
             header = "x-headway-slo-class"
             raise InvalidRequest(f"{header}: unknown class {name!r:.80}; known: {known}", param=header)
         return str(name)
+
+
+def _check_spellings(given: Mapping[bytes, bytes]) -> None:
+    for name, other in SPELLINGS:
+        if name in given and other in given:
+            one, two = (_milliseconds(each.decode(), _text(each, given[each])) for each in (name, other))
+            if one != two:
+                text = f"{name.decode()}: {one:g}, but {other.decode()} is {two:g}: send one of them"
+                raise InvalidRequest(text, param=name.decode())
 
 
 def _slo(values: Mapping[str, object], of_class: RequestSlo | None) -> RequestSlo | None:
@@ -174,6 +187,8 @@ _NAMES: Mapping[bytes, str] = {
     b"x-headway-explain": "explain",
 }
 
+SPELLINGS = ((b"x-slo-ttft-ms", b"x-llm-d-slo-ttft-ms"), (b"x-slo-tpot-ms", b"x-llm-d-slo-tpot-ms"))
+
 _READERS: Mapping[str, Callable[[str, str], object]] = {
     "ttft": _milliseconds,
     "tpot": _milliseconds,
@@ -220,7 +235,6 @@ def route_request(
         input_tokens=lengths[0],
         max_tokens=lengths[1],
         slo=targets.slo or NO_SLO,
-        slo_class=targets.slo_class,
         critical=targets.critical,
         prediction_based=targets.prediction_based,
         session=targets.session,

@@ -125,9 +125,12 @@ const OTHERS = [["fixed", "the best fixed fleet"], ["threshold", "the best thres
 function otherFleets() {
   const found = status.alternatives, last = found ? rows.slice(-found.intervals) : [], seconds = last.reduce((sum, row) => sum + row.end - row.start, 0);
   if (!seconds) return [];
-  const ours = gpuHours(last) * HOUR_S / seconds;
-  return OTHERS.map(([name, text]) => [text, { ...found[name], ours, intervals: found.intervals, kind: name }]);
+  const ours = gpuHours(last) * HOUR_S / seconds, judged = last.filter((row) => Number.isFinite(row.attainment) && row.judged), count = judged.reduce((sum, row) => sum + row.judged, 0);
+  const oursKept = count ? judged.reduce((sum, row) => sum + row.attainment * row.judged, 0) / count : null;
+  return OTHERS.map(([name, text]) => [text, { ...found[name], ours, kept: 1 - found[name].lost, oursKept, kind: name }]);
 }
+// Nobody misses the target by a rounding error; what is unknown misses nothing.
+const misses = (share) => share !== null && share < status.slo.attainment - 1e-9;
 const against = (other) => { const share = other.ours / other.gpus - 1; return Math.abs(share) < 0.005 ? "as many" : `${Math.round(Math.abs(share) * 100)} % ${share > 0 ? "more" : "fewer"}`; };
 
 function tiles() {
@@ -154,7 +157,12 @@ function tiles() {
     const { price_per_gpu_hour: price, currency } = status.cost || {}, taken = gpuHours(rows);
     tile(price ? "Cost" : "GPU-hours", price ? money(taken * price, currency) : digits(taken), `${price ? `${digits(taken)} GPU-hours ` : ""}in ${lasting(rows[rows.length - 1].end - rows[0].start)}`);
   }
-  for (const [name, other] of otherFleets()) tile(`GPUs: against ${name}`, against(other), `mean ${digits(other.gpus)} GPUs, ours ${digits(other.ours)}`, other.ours > other.gpus * 1.005 ? "" : "good");
+  // A fleet that misses the target is no measure for one that keeps it; where ours does, that is said.
+  for (const [name, other] of otherFleets()) {
+    const kept = misses(other.kept) ? `; it keeps ${percent(other.kept)}` : "", oursKept = misses(other.oursKept) ? `; ours keeps ${percent(other.oursKept)}` : "";
+    tile(`GPUs: against ${name}`, kept ? "misses the target" : against(other), `mean ${digits(other.gpus)} GPUs, ours ${digits(other.ours)}${kept}${oursKept}${kept || oursKept ? `, target ${percent(slo.attainment)}` : ""}`,
+      kept || oursKept || other.ours > other.gpus * 1.005 ? "" : "good");
+  }
   const plan = status.facts.find(({ name }) => SAVED[name]);
   if (plan) tile(SAVED[plan.name], percent(((advice.acting && advice.acted) || advice).day.saved_share.value), plan.text);
   const host = byId("tiles");
@@ -233,7 +241,7 @@ function facts() {
   const router = status.routing || {}, turned = (counts, text) => Object.entries(counts || {}).filter(([, count]) => count).map(([reason, count]) => [`${text}: ${reason.replaceAll("_", " ")}`, digits(count)]);
   const guess = (target) => { const said = router.predictions || {}; return said[`${target} pairs`] && !unknown(said[`${target} error`]) ? [[`error of predicted ${target.toUpperCase()}`, `${percent(said[`${target} error`])} of measured`]] : []; };
   block("Router", ["", ""], [...(router.queued === undefined ? [] : [["held now", digits(router.queued)]]), ...turned(router.sheds, "shed"), ...turned(router.fallbacks, "placed without the router"), ...guess("ttft"), ...guess("tpot")]);
-  block("Other fleets on the same traffic", ["fleet", "", "GPUs", "within SLO"], otherFleets().map(([name, other]) => [name, Object.entries(other.pools).map(([role, value]) => other.kind === "fixed" ? `${role} ${value}` : `${role} at ${percent(value)}`).join(", "), digits(other.gpus), percent(1 - other.lost)]));
+  block("Other fleets on the same traffic", ["fleet", "", "GPUs", "within SLO"], otherFleets().map(([name, other]) => [name, Object.entries(other.pools).map(([role, value]) => other.kind === "fixed" ? `${role} ${value}` : `${role} at ${percent(value)}`).join(", "), digits(other.gpus), percent(other.kept), misses(other.kept) && [3]]));
   tables(byId("facts"), blocks);
 }
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +14,9 @@ from hypothesis import strategies as st
 from actors.connectors.protocol import PoolCounts, Replica
 from actors.planning.log import Progress
 from actors.planning.loop import first_tick, is_late, next_tick
-from actors.planning.settings import KEY, KIND, Author, RuntimeSettings, fixed, follow_slo
+from actors.planning.settings import KEPT_IN, KEY, KIND, PLACE, Author, RuntimeSettings, fixed, follow_slo
 from actors.planning.tick import TickTime
-from actors.stored import read
+from actors.stored import put, read
 from headway.config import HeadwayConfig, load_config
 from headway.planning import Role
 from headway.planning.records import DecisionRecord, IntervalSpan, ReplicaTimes
@@ -130,6 +131,42 @@ def test_changes_that_no_longer_hold_are_dropped() -> None:
     again = RuntimeSettings(config(pools__decode__max_replicas=4), store)
     assert again.config.pools["decode"].min_replicas == 1
     assert again.changes == {}
+
+
+def test_changes_outlive_a_store_in_the_file_that_it_names(tmp_path: Path) -> None:
+    def store() -> MemoryStore:
+        made = MemoryStore()
+        put(made, PLACE, KEPT_IN, str(tmp_path / "kept.json"))
+        return made
+
+    author = Author(by="alice", at=10.0)
+    RuntimeSettings(config(planner__dry_run=True), store()).update({"planner.dry_run": False}, author=author)
+    again = RuntimeSettings(config(planner__dry_run=True), store())
+    assert not again.config.planner.dry_run
+    assert again.authors == {"planner.dry_run": author}
+    # Who then writes another value into the file means that one.
+    assert RuntimeSettings(config(slo__ttft_ms=400), store()).config.slo.ttft_ms == 400
+    (tmp_path / "kept.json").write_text("no JSON")
+    assert RuntimeSettings(config(planner__dry_run=True), store()).config.planner.dry_run
+
+
+def test_a_folder_that_takes_no_file_refuses_no_change(tmp_path: Path) -> None:
+    store = MemoryStore()
+    put(store, PLACE, KEPT_IN, str(tmp_path / "gone" / "kept.json"))
+    settings = RuntimeSettings(config(), store)
+    settings.update({"slo.ttft_ms": 250})
+    assert settings.config.slo.ttft_ms == 250
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"model": "another"}, {"connector__kind": "virtual"}, {"connector__ray_serve__application": "another"}],
+)
+def test_what_may_act_on_one_fleet_may_not_on_another(other: dict[str, object]) -> None:
+    store = MemoryStore()
+    RuntimeSettings(config(planner__dry_run=True), store).update({"planner.dry_run": False})
+    assert not RuntimeSettings(config(planner__dry_run=True, slo__itl_ms=44), store).config.planner.dry_run
+    assert RuntimeSettings(config(planner__dry_run=True, **other), store).config.planner.dry_run
 
 
 def test_a_budget_can_be_set_and_lifted() -> None:

@@ -113,6 +113,23 @@ def test_one_mixed_pool(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["completed"] == document["requests"]
 
 
+def test_a_fixed_fleet_of_mixed_replicas_says_that_there_is_one_pool(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    document = simulated(capsys, LOAD, "--static", "mixed=2")
+    assert {role: series["ready"][0] for role, series in document["replicas"].items()} == {"mixed": 2}
+
+
+def test_the_routing_that_was_simulated_is_named_unless_it_was_chosen(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (said,) = [note for note in simulated(capsys, LOAD)["notes"] if note.startswith("routing:")]
+    assert said.startswith("routing: least_load")
+    assert said.endswith("routing.profile: slo (--routing slo)")
+    chosen = simulated(capsys, LOAD, "--routing", "least_load")
+    assert not [note for note in chosen["notes"] if note.startswith("routing:")]
+
+
 def test_crashed_replica_is_replaced(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("--static", "prefill=2,decode=2", "--start-up-delay", "30")
     series = simulated(capsys, LOAD, *flags, "--crash", "decode@100")["replicas"]["decode"]

@@ -156,6 +156,8 @@ def test_what_makes_no_output_is_asked_of_an_engine(pass_to: Callable[..., Runni
         (b'{"use_beam_search": "false", "n": 100}', "'use_beam_search'"),
         (b'{"n": 2, "best_of": 3}', "'best_of'"),
         (b'{"messages": [' + b"0," * 10_000 + b"0]}", "'messages'"),
+        (b'{"max_tokens": -5}', "'max_tokens': it should be from 1 to 2147483647"),
+        (b'{"max_completion_tokens": 0}', "'max_completion_tokens': it should be from 1 to 2147483647"),
     ],
 )
 def test_what_the_gateway_decides_by_is_what_it_should_be(fields: bytes, said: str) -> None:

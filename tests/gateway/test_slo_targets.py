@@ -119,6 +119,14 @@ def test_what_is_wrong_is_said_with_the_headers_name(header, value, said):
     assert str(raised.value).startswith(f"{header}: ")
 
 
+def test_two_spellings_of_a_target_that_differ_are_refused():
+    same = read(x_slo_ttft_ms="200", x_llm_d_slo_ttft_ms="200.0", x_llm_d_slo_tpot_ms="30")
+    assert same.slo == RequestSlo(ttft_s=0.2, tpot_s=0.03)
+    with pytest.raises(InvalidRequest, match="x-slo-ttft-ms: 200, but x-llm-d-slo-ttft-ms is 400") as raised:
+        read(x_slo_ttft_ms="200", x_llm_d_slo_ttft_ms="400")
+    assert raised.value.param == "x-slo-ttft-ms"
+
+
 def test_a_header_that_is_no_text_is_said():
     with pytest.raises(InvalidRequest, match="is not text"):
         reader().read([(b"x-session-id", b"\xff\xfe")])

@@ -145,7 +145,6 @@ class Life:
             input_tokens=tokens,
             max_tokens=int(draw.integers(1, 1500)),
             slo=slo,
-            slo_class=f"class{SLOS.index(slo)}",
             critical=bool(draw.random() < 0.15),
             prediction_based=slo.given and bool(draw.random() < 0.1),
             session=f"s{session}" if draw.random() < 0.6 else None,

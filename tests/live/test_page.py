@@ -103,6 +103,25 @@ def test_the_cost_stands_beside_that_of_other_fleets(page: Page) -> None:
         expect(facts).to_contain_text("prefill at 40 %, decode at 55 %")
 
 
+def test_a_fleet_that_misses_the_target_is_no_measure(page: Page) -> None:
+    late = {"gpus": 3.0, "lost": 0.27, "pools": {"prefill": 0.9, "decode": 0.9}}
+    fixed = {"gpus": 10.0, "lost": 0.004, "pools": {"prefill": 3, "decode": 7}}
+    others = {"intervals": 100, "requests": 45_000, "fixed": fixed, "threshold": late}
+    for last, ours_keeps in ((199, ""), (570, "ours keeps 88.")):
+        with standing(plane(last=last, alternatives=others)) as url:
+            page.goto(url)
+            threshold = page.locator(".tile", has_text="against the best threshold")
+            expect(threshold.locator(".value")).to_have_text("misses the target")
+            expect(threshold).to_contain_text("mean 3 GPUs")
+            expect(threshold).to_contain_text("it keeps 73 %")
+            expect(threshold).to_contain_text("target 99 %")
+            tile = page.locator(".tile", has_text="against the best fixed fleet")
+            expect(tile.locator(".value")).to_have_text(re.compile("fewer$"))
+            expect(tile).to_have_class("tile " if ours_keeps else "tile good")
+            expect(tile).to_contain_text(ours_keeps)
+            expect(page.locator("#facts td.bad", has_text="73 %")).to_be_visible()
+
+
 def test_the_forecast_has_its_band_and_stands_beside_what_came(page: Page) -> None:
     with standing(plane()) as url:
         page.goto(url)

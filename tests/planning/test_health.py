@@ -1,12 +1,19 @@
 """One state and one sentence of a running deployment."""
 
+from math import comb
 from typing import Any
 
 import pytest
 
 from headway.planning.documents import StatusDocument
-from headway.planning.health import health
-from headway.planning.record_figures import forecast_error, missed_since, needed_replicas
+from headway.planning.health import chance, health
+from headway.planning.record_figures import (
+    WINDOWS_S,
+    forecast_error,
+    judged_in,
+    missed_since,
+    needed_replicas,
+)
 from headway.planning.records import ClassFigures, DecisionRecord, ForecastFigures, MeasuredFigures
 
 NOW_S = 1_000_000.0
@@ -17,7 +24,7 @@ def status(**changes: Any) -> StatusDocument:
     document = {
         "model": "llama",
         "slo": {"ttft_ms": 500.0, "itl_ms": 20.0, "attainment": 0.99},
-        "planner": {"state": "running"},
+        "planner": {"state": "running", "interval_s": 30.0},
         "pools": {
             "prefill": {"ready": 1, "desired": 1, "starting": 0, "max_replicas": 1},
             "decode": {"ready": 3, "desired": 3, "starting": 0, "max_replicas": 8},
@@ -25,6 +32,7 @@ def status(**changes: Any) -> StatusDocument:
         "attainment": {"last_interval": 0.996},
         "measured": {
             "health": {"status": "ok"},
+            "judged": 200.0,
             "ttft_s": {"mean": 0.2, "p95": 0.3},
             "itl_s": {"mean": 0.01, "p95": 0.012},
         },
@@ -46,7 +54,12 @@ def test_a_promise_that_is_kept() -> None:
 def test_a_missed_promise_names_the_latency_the_pool_and_its_limit() -> None:
     burning = status(
         attainment={"last_interval": 0.69, "missed_since": NOW_S - 240.0},
-        measured={"health": {"status": "ok"}, "ttft_s": {"p95": 0.812}, "itl_s": {"p95": 0.012}},
+        measured={
+            "health": {"status": "ok"},
+            "judged": 1240.0,
+            "ttft_s": {"p95": 0.812},
+            "itl_s": {"p95": 0.012},
+        },
         last_decision={
             "id": 7,
             "created_at": NOW_S - 5,
@@ -56,52 +69,113 @@ def test_a_missed_promise_names_the_latency_the_pool_and_its_limit() -> None:
         },
     )
     assert health(burning, NOW_S).text == (
-        "Burning: 31 % of requests have missed their SLO for 4 min (budget 1 %): "
-        "TTFT p95 812 ms, target 500; prefill needs 4, 1 ready (max_replicas 1)"
+        "Burning: 31 % of 1,240 requests in the last 30 s missed their SLO "
+        "(budget 1 %; below target for 4 min): TTFT p95 812 ms, target 500; "
+        "prefill needs 4, 1 ready (max_replicas 1)"
     )
     assert not health(burning, NOW_S).well
 
 
+def lately(last: tuple[float, float], **windows: tuple[float, float]) -> StatusDocument:
+    """A status by requests judged and missed in the last interval, and in windows."""
+    judged, missed = last
+    named = {name: {"judged": count, "missed": late} for name, (count, late) in windows.items()}
+    attainment = {
+        "last_interval": 1.0 - missed / judged,
+        "missed_since": NOW_S - 30.0,
+        "windows": {"all": named},
+    }
+    return status(attainment=attainment, measured={"health": {"status": "ok"}, "judged": judged})
+
+
+def by_binomial(judged: int, missed: int, share: float) -> float:
+    """P(K >= missed), from its definition."""
+    return sum(
+        comb(judged, count) * share**count * (1.0 - share) ** (judged - count)
+        for count in range(missed, judged + 1)
+    )
+
+
 @pytest.mark.parametrize(
-    ("attained", "lasts_s", "state"),
-    [(0.985, 30.0, "keeping"), (0.985, 100.0, "burning"), (0.975, 30.0, "burning"), (0.99, 900.0, "keeping")],
+    ("judged", "missed", "share"), [(81, 2, 0.01), (10, 6, 0.1), (3, 3, 0.01), (500, 20, 0.01), (60, 60, 0.5)]
 )
-def test_a_few_misses_in_one_interval_are_no_fire(attained: float, lasts_s: float, state: str) -> None:
-    missed = {"last_interval": attained, "missed_since": NOW_S - lasts_s}
-    found = status(attainment=missed, planner={"state": "running", "interval_s": 30.0})
-    said = health(found, NOW_S)
-    assert said.state == state
-    assert ("except for the last 30 s: 98.5 %" in said.text) == (attained == 0.985 and state == "keeping")
+def test_chance_is_that_of_the_binomial_distribution(judged: int, missed: int, share: float) -> None:
+    assert chance(missed, judged, share) == pytest.approx(by_binomial(judged, missed, share), rel=1e-6)
+    assert chance(missed - 1, judged, share) > chance(missed, judged, share)
+
+
+def test_chance_at_its_limits() -> None:
+    assert (chance(0.0, 10.0, 0.01), chance(1.0, 10.0, 0.0), chance(5.0, 10.0, 1.0)) == (1.0, 0.0, 1.0)
+    assert chance(1e5, 1e6, 0.01) == 0.0
+    assert chance(10_300.0, 1e6, 0.01) == pytest.approx(0.00134, rel=0.03)
 
 
 @pytest.mark.parametrize(
-    ("attained", "judged", "lasts_s", "state"),
+    ("last", "windows", "said"),
     [
-        (0.4, 10.0, 30.0, "burning"),
-        (0.5, 2.0, 30.0, "keeping"),
-        (0.5, 2.0, 100.0, "burning"),
-        (0.95, 100.0, 900.0, "keeping"),
+        ((81, 2), {}, "On target except for the last 30 s: 97.53 % of requests"),
+        ((2, 2), {}, "On target except"),
+        ((3, 3), {}, "Burning: 100 % of 3 requests in the last 30 s missed their SLO (budget 1 %"),
+        ((81, 2), {"5m": (810, 24)}, "Burning: 2.963 % of 810 requests in the last 5 min missed"),
+        (
+            (81, 2),
+            {"5m": (810, 12), "1h": (9720, 146)},
+            "Burning: 1.502 % of 9,720 requests in the last 60 min",
+        ),
+        # It is over: no request was late of late.
+        ((81, 0), {"5m": (810, 24), "1h": (9720, 30)}, "On target: 100 % of requests"),
+        ((81, 0), {"5m": (810, 8), "1h": (9720, 900)}, "On target: 100 % of requests"),
+    ],
+)
+def test_what_chance_explains_is_no_fire(
+    last: tuple[float, float], windows: dict[str, tuple[float, float]], said: str
+) -> None:
+    assert health(lately(last, **windows), NOW_S).text.startswith(said)
+
+
+def test_requests_that_miss_at_the_promised_rate_burn_once_a_month_at_most() -> None:
+    window_s, month_s = 30.0, 30 * 86400.0
+    for judged in (5, 80, 500):
+        burns = next(late for late in range(judged + 1) if not health(lately((judged, late)), NOW_S).well)
+        assert by_binomial(judged, burns, 0.01) * month_s / window_s <= 1.0
+        assert by_binomial(judged, burns - 1, 0.01) * month_s / window_s > 1.0
+
+
+@pytest.mark.parametrize("target", [0.9, 0.95, 0.99, 0.999])
+def test_the_fast_alert_fires_only_where_the_verdict_burns(target: float) -> None:
+    share = min(14.4 * (1.0 - target), 0.5)
+    assert chance(10.0, 10.0 / share, 1.0 - target) < WINDOWS_S["1h"] / (30 * 86400.0)
+
+
+@pytest.mark.parametrize(
+    ("attained", "judged", "lately", "state"),
+    [
+        (0.3, 10.0, (10.0, 7.0), "burning"),
+        (0.4, 10.0, (10.0, 6.0), "keeping"),
+        (0.5, 2.0, (20.0, 9.0), "burning"),
+        (0.95, 100.0, (1000.0, 50.0), "keeping"),
     ],
 )
 def test_a_class_that_alone_misses_its_promise_burns(
-    attained: float, judged: float, lasts_s: float, state: str
+    attained: float, judged: float, lately: tuple[float, float], state: str
 ) -> None:
     figures = {"judged": judged, "attainment": attained, "ttft_s": {"p95": 0.4}}
     found = health(
         status(
             slo={"ttft_ms": 500, "attainment": 0.9, "classes": {"interactive": {"ttft_ms": 200}, "bulk": {}}},
-            attainment={"last_interval": 0.996, "classes_missed_since": {"interactive": NOW_S - lasts_s}},
+            attainment={
+                "last_interval": 0.996,
+                "classes_missed_since": {"interactive": NOW_S - 60.0},
+                "windows": {"interactive": {"5m": dict(zip(("judged", "missed"), lately, strict=True))}},
+            },
             measured={"health": {"status": "ok"}, "classes": {"interactive": figures, "bulk": {}}},
-            planner={"state": "running", "interval_s": 30.0},
         ),
         NOW_S,
     )
     assert found.state == state
     if state == "burning":
-        assert found.text.startswith(
-            f"Burning: {round(100 - 100 * attained)} % of requests of interactive have missed their SLO for "
-        )
-        assert " (budget 10 %): TTFT of interactive p95 400 ms, target 200" in found.text
+        assert " requests of interactive in the last " in found.text
+        assert " (budget 10 %; below target for 60 s): TTFT of interactive p95 400 ms" in found.text
 
 
 def test_what_no_fleet_could_keep_is_said() -> None:
@@ -264,7 +338,7 @@ BY_TTFT = {"last_interval": 1.0, "ttft_only": True}
             {"last_interval": 0.25, "ttft_only": True},
             {"mean": 0.6, "p95": 0.9},
             {"mean": 0.01, "p95": 0.012},
-            "Burning: 75 % of requests have missed their TTFT (budget 1 %): TTFT p95 900 ms, target 500",
+            "Burning: 75 % of 80 requests in the last 30 s missed their TTFT (budget 1 %): TTFT p95 900 ms",
         ),
         (
             {},
@@ -314,6 +388,21 @@ def test_since_when_a_class_misses_its_promise() -> None:
     ]
     assert missed_since(records, 0.95, "urgent") == 20.0
     assert missed_since(records, 0.95, "unknown") is None
+
+
+def test_windows_count_whole_intervals_that_end_in_them() -> None:
+    def at(end_s: float, judged: float | None, attained: float | None) -> DecisionRecord:
+        urgent = ClassFigures(judged=judged, attainment=attained)
+        measured = MeasuredFigures(attainment=attained, judged=judged, classes={"urgent": urgent})
+        return record(end_s - 10.0, None).model_copy(update={"measured": measured})
+
+    records = [at(1000.0, 50.0, 0.0), at(4300.0, 40.0, 0.5), at(4310.0, 100.0, 0.99), at(4600.0, 10.0, 0.9)]
+    records.insert(3, at(4500.0, None, None))
+    for of_class in (None, "urgent"):
+        found = judged_in(records, of_class)
+        assert found["5m"] == pytest.approx({"judged": 110.0, "missed": 2.0})
+        assert found["1h"] == pytest.approx({"judged": 150.0, "missed": 22.0})
+    assert judged_in([])["1h"] == {"judged": 0.0, "missed": 0.0}
 
 
 def forecasts(*course: tuple[float, float | None, float | None]) -> list[DecisionRecord]:

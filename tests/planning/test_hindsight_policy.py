@@ -220,6 +220,23 @@ def test_peaks_that_nobody_can_follow_are_held_and_said():
     assert not any("load peaks faster than a replica starts" in warning for warning in calm["warnings"])
 
 
+def test_replicas_for_a_peak_that_is_over_say_when_that_ends():
+    decisions = run(policy(), [2.0] * 20 + [60.0] * 2 + [0.0] * 28)
+    said = [one.reasons["summary"] for one in decisions]
+    assert "peak" not in said[22]
+    assert said[-1].startswith(
+        "Prefill needs 5 for the peak 14 min ago (until calmer traffic outweighs it, or 7.8 h have passed)"
+    )
+    assert "peak" not in run(policy(), [20.0] * 60)[-1].reasons["summary"]
+
+
+def test_a_choice_that_no_request_has_judged_is_not_praised():
+    text = why(run(policy(), [60.0] * 2 + [0.0] * 40)[-1].reasons)
+    assert "(peak)" in text
+    assert "No request came by which to judge it in the last 42 intervals" in text
+    assert "would have kept" not in text.partition("decode:")[0]
+
+
 def test_a_state_survives_the_planner():
     planner = policy()
     state = run(planner, [20.0] * 30)[-1].next_state

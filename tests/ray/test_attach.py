@@ -5,6 +5,8 @@ and the command are real.
 """
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -180,6 +182,25 @@ def test_a_fleet_behind_a_prometheus_is_adopted(tmp_path: Path, environment: dic
                 assert "already up" in again.stderr
         finally:
             prometheus.stop()
+
+
+def test_what_was_set_outlives_a_crash(tmp_path: Path, environment: dict[str, str]) -> None:
+    with vllm_doubles(1, MODEL) as servers:
+        metrics = f"source: engines, preset: vllm, engines: {{mixed: {{addresses: {json.dumps(servers)}}}}}"
+        with attached(environment, tmp_path, metrics) as (url, started):
+            assert started.stdout.startswith("Watches only (planner.dry_run)\n")
+            changed = headway(environment, "set", "planner.dry_run=false", "--url", url)
+            assert changed.returncode == 0, changed.stderr
+            (state,) = tmp_path.rglob("up.json")
+            os.kill(json.loads(state.read_text())["pid"], signal.SIGKILL)
+            wait_until(lambda: shown(url) == {})
+            again = headway(environment, "attach", tmp_path / "attach.yaml", "--detach")
+            assert again.returncode == 0, again.stderr
+            kept, acts_now, *_ = again.stdout.splitlines()
+            assert kept.startswith("Kept        planner.dry_run false (headway set")
+            assert kept.endswith("headway set planner.dry_run=true goes back to the file)")
+            assert acts_now == "Sets replica counts (no planner.dry_run)"
+            assert shown(url)["planner"]["dry_run"] is False
 
 
 def serve_run(address: str, environment: dict[str, str], *words: str) -> None:

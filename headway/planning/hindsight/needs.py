@@ -26,9 +26,12 @@ are not known 1 / s stands in.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil, isfinite, isnan
+from typing import NamedTuple
+
+import numpy as np
 
 from headway.engine.replica_speeds import Lengths, batch_line
-from headway.planning.hindsight.backtest import Backtest
+from headway.planning.hindsight.backtest import FORECASTS, PEAK, Backtest
 from headway.planning.hindsight.choice import (
     Option,
     choose,
@@ -38,6 +41,8 @@ from headway.planning.hindsight.choice import (
     loss_budget,
 )
 from headway.planning.hindsight.excess import Excess
+from headway.planning.hindsight.learning import MOST_INTERVALS
+from headway.planning.hindsight.settings import HeadwaySettings
 from headway.planning.hindsight.starts import MissingCapacity
 from headway.planning.hindsight.state import HindsightState
 from headway.planning.policies import PolicySettings
@@ -265,6 +270,28 @@ def _need(
         learning=learning,
         infeasible=memory.infeasible,
     )
+
+
+class HeldPeak(NamedTuple):
+    """A peak that a pool is sized for: its age, and the seconds after which its interval is forgotten."""
+
+    age_s: float
+    forgotten_s: float
+
+
+def held_peaks(
+    assessed: Assessment, needs: Mapping[Role, Need], settings: PolicySettings
+) -> Mapping[Role, HeldPeak]:
+    """Of each pool whose replicas are for a peak that was longer ago than a raise is held for anyway."""
+    found: dict[Role, HeldPeak] = {}
+    for role in assessed.backtests:
+        option, work = needs[role].option, assessed.state.pool(role).history.work
+        age = int(np.argmax(work[::-1]))
+        age_s = age * settings.interval_s
+        of_peak = option is not None and option.forecast == FORECASTS[PEAK] and option.replicas > 1
+        if of_peak and age_s > settings.section("headway", HeadwaySettings).hold_s:
+            found[role] = HeldPeak(age_s, (MOST_INTERVALS - age) * settings.interval_s)
+    return found
 
 
 def _coming(role: Role, assessed: Assessment, settings: PolicySettings) -> float:

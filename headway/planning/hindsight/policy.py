@@ -38,7 +38,7 @@ from headway.planning.hindsight.choice import (
 from headway.planning.hindsight.excess import Excess, excess, with_excess
 from headway.planning.hindsight.history import OutcomeHistory
 from headway.planning.hindsight.learning import MOST_INTERVALS, ReplaySetup, learn
-from headway.planning.hindsight.needs import Assessment, Need, as_typical, needs_of, slow_replicas
+from headway.planning.hindsight.needs import Assessment, Need, as_typical, held_peaks, needs_of, slow_replicas
 from headway.planning.hindsight.reasons import alternatives, explain
 from headway.planning.hindsight.settings import HeadwaySettings
 from headway.planning.hindsight.starts import lead_intervals, missing_capacity
@@ -202,6 +202,7 @@ class HeadwayPolicy:
                 missing=assessed.missing,
                 unexplained=assessed.excess,
                 slow=assessed.slow,
+                peaks=held_peaks(assessed, needs, self.settings),
             ),
         )
 
