@@ -33,8 +33,11 @@ _log = logging.getLogger(__name__)
 class Source(Protocol):
     """Metrics of one deployment. None of these raises for what the other side does."""
 
-    async def collect(self, start_s: float, end_s: float) -> Measured:
-        """The interval as measured; `end_s` is now."""
+    async def collect(self, start_s: float, end_s: float, since_s: float | None = None) -> Measured:
+        """The interval as measured; `end_s` is now.
+
+        It begins where the one before ended, at `since_s` by the source's own times, or else at `start_s`.
+        """
 
     async def probe(self) -> Health:
         """`ok` if the source answers now, else what is wrong."""
@@ -75,16 +78,17 @@ class MetricCollector:
         self._intervals = 0
         self._errors = 0
 
-    async def collect(self, interval_s: float) -> Measured:
-        """The interval that ends now."""
+    async def collect(self, interval_s: float, since_s: float | None = None) -> Measured:
+        """The interval that ends now: since the one before ended, or so many seconds where there is none."""
         end_s = self._clock()
+        start_s = end_s - interval_s
         try:
-            measured = await self._running().collect(end_s - interval_s, end_s)
+            measured = await self._running().collect(start_s, end_s, since_s)
         except Exception as error:  # noqa: BLE001 - the actor's outermost call: the Planner's loop must go on
             self._errors += 1
             _log.exception("an interval could not be measured")
             detail = f"{type(error).__name__} in the collector: {error}"
-            measured = unmeasured(end_s - interval_s, end_s, HealthStatus.DOWN, detail)
+            measured = unmeasured(since_s or start_s, end_s, HealthStatus.DOWN, detail)
         self._intervals += 1
         self._last = measured
         return measured

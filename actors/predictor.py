@@ -7,7 +7,8 @@ loses no interval that `observe` has answered for: what the stored predictors ha
 again.
 
 The history is one value under one key, replaced whole. It belongs to one interval length: counts per 10 s say
-nothing about counts per 180 s, so a history of another interval is dropped. A tick number that was seen
+nothing about counts per 180 s, so a history of another interval is dropped. Each row has its own length in
+such intervals: those around decisions out of turn are shorter. A tick number that was seen
 before, or is older, is not taken again; numbers that were skipped are intervals without a measurement.
 
 The predictors are stored as they are, so that a restart need not fit everything again:
@@ -42,6 +43,8 @@ logger = logging.getLogger(__name__)
 HISTORY, MODELS = "predictor/history", "predictor/models"
 """Keys of the store."""
 
+ROW = ("tick", "requests", "isl_tokens", "osl_tokens", "length")
+"""The columns of a stored interval; older versions have no length."""
 KEEP = 2000
 LONGEST_GAP = 100
 """Missing intervals that the predictors are shown in a row; a longer absence is shown as this many."""
@@ -53,12 +56,13 @@ NAN = float("nan")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedLoad:
-    """The load of one interval as observed; NaN where it was not measured."""
+    """The load of one interval as observed, `length` times the policy's; NaN where it was not measured."""
 
     tick: int
     requests: float
     isl_tokens: float
     osl_tokens: float
+    length: float = 1.0
 
     @property
     def values(self) -> tuple[float, float, float]:
@@ -87,7 +91,7 @@ class LoadHistory:
         if self.last_tick is not None and interval.tick <= self.last_tick:
             return False
         self._intervals.append(interval)
-        rows = [(item.tick, *item.values) for item in self._intervals]
+        rows = [(item.tick, *item.values, item.length) for item in self._intervals]
         stored = {"interval_s": self._interval_s, "intervals": rows}
         self._store.put(HISTORY, json.dumps(stored, separators=(",", ":")).encode())
         return True
@@ -102,10 +106,7 @@ class LoadHistory:
             stored = json.loads(self._store.get(HISTORY) or b"{}")
             if stored.get("interval_s") != self._interval_s:
                 return []
-            return [
-                ObservedLoad(tick=int(tick), requests=requests, isl_tokens=isl_tokens, osl_tokens=osl_tokens)
-                for tick, requests, isl_tokens, osl_tokens in stored["intervals"]
-            ]
+            return [ObservedLoad(**dict(zip(ROW, row, strict=False))) for row in stored["intervals"]]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             logger.warning("the stored history of the load cannot be read, it begins anew: %s", error)
             return []
@@ -134,7 +135,7 @@ class FittedModels:
         """Show the forecaster what it has not seen yet; False if there was nothing."""
         fresh = history.since(self.tick)
         for interval in fresh:
-            self.forecaster.observe_values(*interval.values)
+            self.forecaster.observe_values(*interval.values, length=interval.length)
             self.tick = interval.tick
         return bool(fresh)
 
@@ -146,6 +147,7 @@ def restore_models(config: HeadwayConfig, store: Store) -> FittedModels:
     made_from = repr(
         (planner.policy, predictors_asked(planner), options, interval_s, planner.load_predictor_warmup_trace)
     )
+    made_from += " of any length"  # what an older version stored knows no parts of intervals
     data = store.get(MODELS)
     if data is not None:
         try:
@@ -197,9 +199,13 @@ class Predictor:
         self._failure = ""
         self._worker.submit(self._learn)  # the past, before the first question
 
-    async def observe(self, requests: float, isl_tokens: float, osl_tokens: float, tick: int) -> None:
-        """Take in one interval; nothing happens for a tick that was seen before."""
-        interval = ObservedLoad(tick=tick, requests=requests, isl_tokens=isl_tokens, osl_tokens=osl_tokens)
+    async def observe(
+        self, requests: float, isl_tokens: float, osl_tokens: float, tick: int, length: float = 1.0
+    ) -> None:
+        """Take in one interval, `length` times the policy's; a tick that was seen before changes nothing."""
+        interval = ObservedLoad(
+            tick=tick, requests=requests, isl_tokens=isl_tokens, osl_tokens=osl_tokens, length=length
+        )
         if await self._order.run(lambda: self._history.add(interval)):
             learning = asyncio.get_running_loop().run_in_executor(self._worker, self._learn)
             self._learning.add(learning)

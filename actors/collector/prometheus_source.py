@@ -181,34 +181,40 @@ class PrometheusSource:
             model_label=label,
         )
 
-    async def collect(self, start_s: float, end_s: float) -> Measured:
-        """The interval, or why it could not be measured."""
-        start_s, end_s = start_s - self._offset_s, end_s - self._offset_s
+    async def collect(self, start_s: float, end_s: float, since_s: float | None = None) -> Measured:
+        """The interval, or why it could not be measured; without `since_s` it is as long as asked for."""
+        length_s, end_s = end_s - start_s, end_s - self._offset_s
+        until_s = end_s - self._lag.seconds
+        start_s = until_s - length_s if since_s is None else since_s
+        span_s = start_s, max(start_s, until_s)
         self._warning = ""
         try:
             async with asyncio.timeout(self._timeout_s):
-                reach_s = end_s - start_s + self._lag.seconds
-                asked = promql.coverage(self._watched, reach_s, self._fresh_s)
+                asked = promql.coverage(self._watched, end_s - start_s, self._fresh_s)
                 coverage = coverage_of(await self._points(asked, end_s), self._watched.model_label)
                 coverage = replace(coverage, ahead=await self._ahead(end_s))
                 # The machine's clock: what comes after an interval of the past is not ahead.
                 now_s = time.time()
                 # Samples that are late, but come, are good.
-                late_s = end_s - start_s if self._lag.advances(coverage.newest, end_s) else 0.0
+                late_s = length_s if self._lag.advances(coverage.newest, end_s) else 0.0
                 health = coverage_health(coverage, end_s, self._fresh_s + late_s, self._alive, now_s)
                 if health.status is not HealthStatus.OK:
-                    return unmeasured(start_s, end_s, health.status, health.detail)
-                asked_from_s = end_s - reach_s - self._fresh_s - late_s
+                    return unmeasured(*span_s, health.status, health.detail)
+                asked_from_s = start_s - self._fresh_s - late_s
                 raw, several = without_scrapers(await self._samples(asked_from_s, end_s))
         except (SourceDownError, TimeoutError) as error:
-            return unmeasured(start_s, end_s, HealthStatus.DOWN, self._failed(error))
+            return unmeasured(*span_s, HealthStatus.DOWN, self._failed(error))
         doubt = _cannot_be_scraped(coverage.unread) if coverage.unread else self._warning
         doubts = {Quantity.REQUESTS: doubt} if doubt else {}
-        # A large fleet's samples take a second or two, which no other call has to wait for.
-        if (known_s := self._lag.span(raw, (start_s, end_s), self._fresh_s)) is None:
+        until_s = self._lag.known_until_s(raw, end_s, self._fresh_s)
+        if since_s is None:
+            start_s = until_s - length_s
+        if until_s <= start_s:
             late = f"samples come {self._lag.seconds:g} s late, later than before"
-            return unmeasured(start_s, end_s, HealthStatus.STARTING, late)
-        measured = await asyncio.to_thread(measured_of, self._series, raw, known_s, self._fresh_s, doubts)
+            return unmeasured(start_s, start_s, HealthStatus.STARTING, late)
+        span_s = start_s, until_s
+        # A large fleet's samples take a second or two, which no other call has to wait for.
+        measured = await asyncio.to_thread(measured_of, self._series, raw, span_s, self._fresh_s, doubts)
         return noted(noted(measured, _scraped_again(several)), self._not_counted(coverage.named))
 
     async def probe(self) -> Health:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import inf
 from typing import Any
 
@@ -268,3 +269,20 @@ def test_a_prometheus_shows_the_truth(case: Case, prometheus):
     )
     wrong = told(case, measured)
     assert not wrong, case.name
+
+
+OUT_OF_TURN_S = (60.0, 120.0, 180.0, 185.0, 191.0, 251.0, 256.5, 316.0)
+
+
+@pytest.mark.parametrize("name", ["vllm, four", "scrapes that do not divide", "samples 45 s late"])
+def test_decisions_out_of_turn_count_each_request_once(name, prometheus):
+    case = next(each for each in CASES if each.name == name)
+    namespace = f"c{CASES.index(case)}"
+    measured = read_prometheus(prometheus.url, namespace, case.preset, OUT_OF_TURN_S, case.late_s)
+    known = [each for each in measured if each.health.status is HealthStatus.OK]
+    assert len(known) >= len(measured) - 1
+    assert all(after.start_s == before.end_s for before, after in pairwise(measured))
+    span_s = known[0].start_s - BEGIN_S, known[-1].end_s - BEGIN_S
+    truth = case.truth(*span_s)
+    # At the two ends counts lie on a line between two samples.
+    assert sum(each.requests for each in known) == pytest.approx(truth, abs=max(3.0, 0.02 * truth))
