@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from actors.collector.engines import Discovery, EngineFleet, Pods
@@ -75,11 +76,21 @@ class MetricCollector:
         self._source: Source | None = None
         self._background: asyncio.Task[None] | None = None
         self._last: Measured | None = None
+        self._ordered: Mapping[Role, int] = {}
         self._intervals = 0
         self._errors = 0
 
-    async def collect(self, interval_s: float, since_s: float | None = None) -> Measured:
-        """The interval that ends now: since the one before ended, or so many seconds where there is none."""
+    async def collect(
+        self,
+        interval_s: float,
+        since_s: float | None = None,
+        ordered: Mapping[Role, int] = MappingProxyType({}),
+    ) -> Measured:
+        """The interval that ends now: since the one before ended, or so many seconds where there is none.
+
+        `ordered` are the replicas that there should be: an engine beyond them that is gone is not missed.
+        """
+        self._ordered = ordered
         end_s = self._clock()
         start_s = end_s - interval_s
         try:
@@ -159,6 +170,7 @@ class MetricCollector:
                 labels=settings.labels,
                 role_labels={Role(role): labels for role, labels in settings.role_labels.items()},
                 settings=settings,
+                ordered=lambda: self._ordered,
             )
         else:
             engines = settings.source == "engines"
@@ -191,7 +203,14 @@ class MetricCollector:
         discovery = Discovery(
             engines, pods, timeout_s=settings.timeout_s, clock=self._clock, path=series.preset.path
         )
-        return EngineFleet(series, discovery, self._http(), stale_s=settings.stale_after_s, clock=self._clock)
+        return EngineFleet(
+            series,
+            discovery,
+            self._http(),
+            stale_s=settings.stale_after_s,
+            clock=self._clock,
+            ordered=lambda: self._ordered,
+        )
 
     def _http(self) -> TextReader:
         settings = self._config.metrics

@@ -79,9 +79,12 @@ class ControlActors:
                 return f"{name}: {reason}"
         return ""
 
-    async def collect(self, interval_s: float, since_s: float | None) -> Measured:
+    async def collect(
+        self, interval_s: float, since_s: float | None, counts: Mapping[Role, PoolCounts]
+    ) -> Measured:
         """The interval that ends now: since the one before ended, or so many seconds where there is none."""
-        measured: Measured = await self._call(names.METRIC_COLLECTOR, "collect", interval_s, since_s)
+        asked = interval_s, since_s, {role: pool.desired for role, pool in counts.items()}
+        measured: Measured = await self._call(names.METRIC_COLLECTOR, "collect", *asked)
         health = measured.health
         detail = f"{health.status}: {health.detail}" if health.detail else ""
         self._health[names.METRIC_COLLECTOR] = ComponentHealth(ok=health.status == "ok", detail=detail)

@@ -166,7 +166,7 @@ class Tick:
             # By the source's own times, which may lag.
             since_s, elapsed_s = last.interval.end_s, self._time.due_s - last.due_at
         try:
-            asked = self._context.actors.collect(interval_s, since_s)
+            asked = self._context.actors.collect(interval_s, since_s, self._state.counts)
             return await self._deadline.within(OBSERVE_UNTIL, asked)
         except (ActorFailure, TimeoutError) as error:
             why = str(error) or "MetricCollector: no answer in time"

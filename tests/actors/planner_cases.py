@@ -97,7 +97,9 @@ class ScriptedActors:
     async def ready(self) -> str:
         return await self.readiness.play()
 
-    async def collect(self, interval_s: float, since_s: float | None) -> Measured:
+    async def collect(
+        self, interval_s: float, since_s: float | None, counts: Mapping[Role, PoolCounts]
+    ) -> Measured:
         assert interval_s == INTERVAL_S
         return await self.collecting.play()
 

@@ -47,7 +47,7 @@ class Measuring(ScriptedActors):
         self.source = ScrapeSource(Tracker(series, 1.0), fleet, MemoryStore(), clock=clock)
         self.source._writes = AsyncMock(put=Mock())  # its thread does not know virtual time
 
-    async def collect(self, interval_s, since_s):
+    async def collect(self, interval_s, since_s, counts):
         await self.collecting.play()
         return await self.source.collect(clock() - interval_s, clock(), since_s)
 
