@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from actors.collector.engines import Discovery, EngineFleet, Pods
@@ -33,8 +34,11 @@ _log = logging.getLogger(__name__)
 class Source(Protocol):
     """Metrics of one deployment. None of these raises for what the other side does."""
 
-    async def collect(self, start_s: float, end_s: float) -> Measured:
-        """The interval as measured; `end_s` is now."""
+    async def collect(self, start_s: float, end_s: float, since_s: float | None = None) -> Measured:
+        """The interval as measured; `end_s` is now.
+
+        It begins where the one before ended, at `since_s` by the source's own times, or else at `start_s`.
+        """
 
     async def probe(self) -> Health:
         """`ok` if the source answers now, else what is wrong."""
@@ -72,19 +76,30 @@ class MetricCollector:
         self._source: Source | None = None
         self._background: asyncio.Task[None] | None = None
         self._last: Measured | None = None
+        self._ordered: Mapping[Role, int] = {}
         self._intervals = 0
         self._errors = 0
 
-    async def collect(self, interval_s: float) -> Measured:
-        """The interval that ends now."""
+    async def collect(
+        self,
+        interval_s: float,
+        since_s: float | None = None,
+        ordered: Mapping[Role, int] = MappingProxyType({}),
+    ) -> Measured:
+        """The interval that ends now: since the one before ended, or so many seconds where there is none.
+
+        `ordered` are the replicas that there should be: an engine beyond them that is gone is not missed.
+        """
+        self._ordered = ordered
         end_s = self._clock()
+        start_s = end_s - interval_s
         try:
-            measured = await self._running().collect(end_s - interval_s, end_s)
+            measured = await self._running().collect(start_s, end_s, since_s)
         except Exception as error:  # noqa: BLE001 - the actor's outermost call: the Planner's loop must go on
             self._errors += 1
             _log.exception("an interval could not be measured")
             detail = f"{type(error).__name__} in the collector: {error}"
-            measured = unmeasured(end_s - interval_s, end_s, HealthStatus.DOWN, detail)
+            measured = unmeasured(since_s or start_s, end_s, HealthStatus.DOWN, detail)
         self._intervals += 1
         self._last = measured
         return measured
@@ -155,6 +170,7 @@ class MetricCollector:
                 labels=settings.labels,
                 role_labels={Role(role): labels for role, labels in settings.role_labels.items()},
                 settings=settings,
+                ordered=lambda: self._ordered,
             )
         else:
             engines = settings.source == "engines"
@@ -187,7 +203,14 @@ class MetricCollector:
         discovery = Discovery(
             engines, pods, timeout_s=settings.timeout_s, clock=self._clock, path=series.preset.path
         )
-        return EngineFleet(series, discovery, self._http(), stale_s=settings.stale_after_s, clock=self._clock)
+        return EngineFleet(
+            series,
+            discovery,
+            self._http(),
+            stale_s=settings.stale_after_s,
+            clock=self._clock,
+            ordered=lambda: self._ordered,
+        )
 
     def _http(self) -> TextReader:
         settings = self._config.metrics

@@ -3,14 +3,14 @@
 `observe` writes the interval to the store and returns; the predictors learn in one thread beside the event
 loop, in order, so that a fit of seconds holds up neither `observe` nor `status`. `forecast` waits for that
 thread; the planner waits for `forecast` only as long as its deadline allows. Killed at any moment, the actor
-loses no interval that `observe` has answered for: what the stored predictors have not seen is shown to them
-again.
+loses no interval that `observe` has answered for.
 
 The history is in the store, CHUNK intervals under a key, of which only the newest changes. It belongs to one
 interval length: counts per 10 s say nothing about counts per 180 s, so a history of another interval is
-dropped. A tick number that was seen before, or is older, is not taken again; numbers that were skipped are
-intervals without a measurement. Predictors themselves are not stored: they learn the history again, after the
-trace that is configured to warm them up.
+dropped. Each row has its own length in such intervals, shorter around decisions out of turn. A tick
+number that was seen before, or is older, is not taken again; numbers that were skipped are intervals without a
+measurement. Predictors themselves are not stored: they learn the history again, after the trace that is
+configured to warm them up.
 """
 
 import asyncio
@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 HISTORY, CHUNK = "predictor/history/", 256
 KIND = Kind("history", dict[str, Any])
+ROW = ("tick", "requests", "isl_tokens", "osl_tokens", "length")
+"""The columns of a stored interval."""
 KEPT_S, LEAST, MOST = 26 * 3600.0, 2_000, 20_000
 """Rather more than a day, whose rhythm predictors follow; and bounds in intervals."""
 
@@ -46,12 +48,13 @@ NAN = float("nan")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedLoad:
-    """The load of one interval as observed; NaN where it was not measured."""
+    """The load of one interval as observed, `length` times the policy's; NaN where it was not measured."""
 
     tick: int
     requests: float
     isl_tokens: float
     osl_tokens: float
+    length: float = 1.0
 
     @property
     def values(self) -> tuple[float, float, float]:
@@ -82,7 +85,7 @@ class LoadHistory:
             return False
         self._intervals.append(interval)
         number = interval.tick // CHUNK
-        rows = [(item.tick, *item.values) for item in self._newest(number)]
+        rows = [(item.tick, *item.values, item.length) for item in self._newest(number)]
         put(self._store, KIND, _key(number), {"interval_s": self._interval_s, "intervals": rows})
         if len(rows) == 1:
             oldest = _key(self._intervals[0].tick // CHUNK)
@@ -103,10 +106,7 @@ class LoadHistory:
     def _restored(self) -> Iterator[ObservedLoad]:
         def use(stored: Mapping[str, Any]) -> list[ObservedLoad]:
             rows = stored["intervals"] if stored["interval_s"] == self._interval_s else []
-            return [
-                ObservedLoad(tick=int(tick), requests=requests, isl_tokens=isl_tokens, osl_tokens=osl_tokens)
-                for tick, requests, isl_tokens, osl_tokens in rows
-            ]
+            return [ObservedLoad(**dict(zip(ROW, row, strict=True))) for row in rows]
 
         last = -1
         for key in self._store.keys(HISTORY):
@@ -141,7 +141,7 @@ class FittedModels:
     def catch_up(self, history: LoadHistory) -> None:
         """Show the forecaster what it has not seen yet."""
         for interval in history.since(self.tick):
-            self.forecaster.observe_values(*interval.values)
+            self.forecaster.observe_values(*interval.values, length=interval.length)
             self.tick = interval.tick
 
 
@@ -181,9 +181,13 @@ class Predictor:
         self._failure = ""
         self._worker.submit(self._learn)  # the past, before the first question
 
-    async def observe(self, requests: float, isl_tokens: float, osl_tokens: float, tick: int) -> None:
-        """Take in one interval; nothing happens for a tick that was seen before."""
-        interval = ObservedLoad(tick=tick, requests=requests, isl_tokens=isl_tokens, osl_tokens=osl_tokens)
+    async def observe(
+        self, requests: float, isl_tokens: float, osl_tokens: float, tick: int, length: float = 1.0
+    ) -> None:
+        """Take in one interval, `length` times the policy's; a tick that was seen before changes nothing."""
+        interval = ObservedLoad(
+            tick=tick, requests=requests, isl_tokens=isl_tokens, osl_tokens=osl_tokens, length=length
+        )
         if await self._order.run(lambda: self._history.add(interval)):
             learning = asyncio.get_running_loop().run_in_executor(self._worker, self._learn)
             self._learning.add(learning)

@@ -14,7 +14,8 @@ address) and `role`.
     what happens                                     health
     none of the engines that were there answers      `down`
     no engine is found, or none has the model        `starting`
-    one or some are unread when an interval ends     `partial`, requests NaN
+    one or some are unread when an interval ends     `partial`, requests NaN; those of a pool that has as many
+                                                     engines as were ordered are gone, not missed
 
 One that hangs holds up no other: after its first failure a read waits LATE_S for it at most, and takes its
 answer when it comes.
@@ -225,7 +226,7 @@ class _Engine:
 
 
 class EngineFleet:
-    """All engines that are discovered; `clock` gives Unix seconds."""
+    """All engines that are discovered; `clock` gives Unix seconds, `ordered` the replicas there should be."""
 
     begins_at_zero = False
     store_every_s = inf
@@ -238,7 +239,9 @@ class EngineFleet:
         *,
         stale_s: float,
         clock: Callable[[], float],
+        ordered: Callable[[], Mapping[Role, int]] = dict,
     ) -> None:
+        self._ordered = ordered
         self._series, self._discovery, self._http = series, discovery, http
         self._lines, self._naming = LineReader(series.names), Naming()
         self._stale_s, self._clock = stale_s, clock
@@ -348,7 +351,10 @@ class EngineFleet:
         return Health(status=HealthStatus.DOWN, detail=detail)
 
     def _stands(self, engine: _Engine) -> bool:
-        return engine.stands(self._clock(), self._stale_s)
+        """True while an engine that is not read is missed."""
+        wanted = self._ordered().get(engine.role, 0)
+        there = sum(each.role is engine.role and not each.fault for each in self._engines.values())
+        return not 0 < wanted <= there and engine.stands(self._clock(), self._stale_s)
 
 
 def _listed(faults: Mapping[str, str]) -> str:

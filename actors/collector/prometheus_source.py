@@ -15,13 +15,14 @@ where nothing is found one more looks without them, to say what is there.
     Prometheus, or the target, was away at the start      `starting` until an interval is covered whole
     some quantities have no data or NaN                   `partial`
     a counter contradicts itself                          `partial`, and its quantity NaN (`increase`)
-    a target of these series cannot be scraped any more   `partial`, requests NaN
+    a target of these series cannot be scraped any more,  `partial`, requests NaN
+      and fewer engines are left than were ordered
 """
 
 import asyncio
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, isnan
 from types import MappingProxyType
@@ -65,7 +66,7 @@ class Point(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
     """The answers to `promql.coverage` and `promql.ahead`; NaN for what has no series. `unread` are the
-    targets by instance, `named` the requests by the model's label."""
+    targets by instance, `there` counts engines, `named` has the requests by the model's label."""
 
     newest: float = NAN
     ahead: float = NAN
@@ -73,6 +74,7 @@ class Coverage:
     scraping: float = NAN
     resumed: float = NAN
     unread: tuple[str, ...] = ()
+    there: float = NAN
     named: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -133,7 +135,8 @@ def _late(age_s: float, fresh_s: float) -> str:
 class PrometheusSource:
     """Queries one Prometheus for one model. `fresh_s` is the age at which a sample stops counting.
 
-    The settings say how it is asked, and how long before now intervals end (`offset_s`).
+    The settings say how it is asked, and how long before now intervals end (`offset_s`). `ordered` are the
+    replicas that there should be; nothing where that is not known.
     """
 
     def __init__(
@@ -147,13 +150,17 @@ class PrometheusSource:
         labels: Mapping[str, str] = MappingProxyType({}),
         role_labels: Mapping[Role, Mapping[str, str]] = MappingProxyType({}),
         settings: MetricsSettings | None = None,
+        ordered: Callable[[], Mapping[Role, int]] = dict,
     ) -> None:
         self._url, self._query_url = redacted(url).rstrip("/"), _query_url(url)
         self._http = TextReader(timeout_s, settings, proxies=True)
         self._offset_s = 0.0 if settings is None else settings.offset_s
+        self._ordered = ordered
         self._series = ModelSeries(preset, model, role_labels)
         self._names = spellings(self._series.names)
         self._chosen = promql.Chosen(labels=labels, roles=role_labels)
+        channels = self._series.channels
+        self._requests = next(c for c in channels if c.quantity is Quantity.REQUESTS and not c.gauge)
         self._watched = self._selectors()
         self._alive = self._watched.alive
         self._timeout_s = timeout_s
@@ -169,7 +176,7 @@ class PrometheusSource:
         """Of what shows whether an interval is covered."""
         series, chosen = self._series, self._chosen
         name, where = series.alive
-        requests = next(c for c in series.channels if c.quantity is Quantity.REQUESTS and not c.gauge)
+        requests = self._requests
         label, names = series.preset.model_label, series.spelt([requests.name])
         of_model = tuple(each for each in requests.where if each[0] != ROLE)
         any_model = tuple(each for each in of_model if each[0] != label)
@@ -181,34 +188,41 @@ class PrometheusSource:
             model_label=label,
         )
 
-    async def collect(self, start_s: float, end_s: float) -> Measured:
-        """The interval, or why it could not be measured."""
-        start_s, end_s = start_s - self._offset_s, end_s - self._offset_s
+    async def collect(self, start_s: float, end_s: float, since_s: float | None = None) -> Measured:
+        """The interval, or why it could not be measured; without `since_s` it is as long as asked for."""
+        length_s, end_s = end_s - start_s, end_s - self._offset_s
+        until_s = end_s - self._lag.seconds
+        start_s = until_s - length_s if since_s is None else since_s
+        span_s = start_s, max(start_s, until_s)
         self._warning = ""
         try:
             async with asyncio.timeout(self._timeout_s):
-                reach_s = end_s - start_s + self._lag.seconds
-                asked = promql.coverage(self._watched, reach_s, self._fresh_s)
+                asked = promql.coverage(self._watched, end_s - start_s, self._fresh_s)
                 coverage = coverage_of(await self._points(asked, end_s), self._watched.model_label)
                 coverage = replace(coverage, ahead=await self._ahead(end_s))
                 # The machine's clock: what comes after an interval of the past is not ahead.
                 now_s = time.time()
                 # Samples that are late, but come, are good.
-                late_s = end_s - start_s if self._lag.advances(coverage.newest, end_s) else 0.0
+                late_s = length_s if self._lag.advances(coverage.newest, end_s) else 0.0
                 health = coverage_health(coverage, end_s, self._fresh_s + late_s, self._alive, now_s)
                 if health.status is not HealthStatus.OK:
-                    return unmeasured(start_s, end_s, health.status, health.detail)
-                asked_from_s = end_s - reach_s - self._fresh_s - late_s
+                    return unmeasured(*span_s, health.status, health.detail)
+                asked_from_s = start_s - self._fresh_s - late_s
                 raw, several = without_scrapers(await self._samples(asked_from_s, end_s))
         except (SourceDownError, TimeoutError) as error:
-            return unmeasured(start_s, end_s, HealthStatus.DOWN, self._failed(error))
-        doubt = _cannot_be_scraped(coverage.unread) if coverage.unread else self._warning
+            return unmeasured(*span_s, HealthStatus.DOWN, self._failed(error))
+        missed = () if self._all_there(coverage) else coverage.unread
+        doubt = _cannot_be_scraped(missed) if missed else self._warning
         doubts = {Quantity.REQUESTS: doubt} if doubt else {}
-        # A large fleet's samples take a second or two, which no other call has to wait for.
-        if (known_s := self._lag.span(raw, (start_s, end_s), self._fresh_s)) is None:
+        until_s = self._lag.known_until_s(raw, end_s, self._fresh_s)
+        if since_s is None:
+            start_s = until_s - length_s
+        if until_s <= start_s:
             late = f"samples come {self._lag.seconds:g} s late, later than before"
-            return unmeasured(start_s, end_s, HealthStatus.STARTING, late)
-        measured = await asyncio.to_thread(measured_of, self._series, raw, known_s, self._fresh_s, doubts)
+            return unmeasured(start_s, start_s, HealthStatus.STARTING, late)
+        span_s = start_s, until_s
+        # A large fleet's samples take a second or two, which no other call has to wait for.
+        measured = await asyncio.to_thread(measured_of, self._series, raw, span_s, self._fresh_s, doubts)
         return noted(noted(measured, _scraped_again(several)), self._not_counted(coverage.named))
 
     async def probe(self) -> Health:
@@ -274,6 +288,13 @@ class PrometheusSource:
     async def close(self) -> None:
         """Close the connections."""
         await self._http.close()
+
+    def _all_there(self, coverage: Coverage) -> bool:
+        """True if as many engines are read as were ordered: those that are not were ordered away."""
+        role, ordered = self._requests.role, self._ordered()
+        by_engine = any(each.engine for each in self._series.preset.requests)
+        wanted = sum(ordered.values()) if role is None else ordered.get(role, 0)
+        return by_engine and 0 < wanted <= coverage.there
 
     def _not_counted(self, named: Mapping[str, float]) -> str:
         """The requests that came to the same engines and gateways under other names."""

@@ -141,6 +141,7 @@ def coverage(watched: Watched, interval_s: float, fresh_s: float) -> str:
     scraping   series of `up`, or of the first, at the interval's start: whether Prometheus was scraping then
     resumed    series of the counter that go on from a sample too old to be the one the interval begins with
     unread     targets that had samples of the counter a moment ago and cannot be scraped now, one series each
+    there      engines of those that can
     named      requests in the interval by the model's label, of all that serve this model
 
     A series counts as new only if Prometheus was scraping at the start and it continues no earlier sample.
@@ -160,6 +161,7 @@ def coverage(watched: Watched, interval_s: float, fresh_s: float) -> str:
         ),
         "resumed": f"count(({last} >= {earlier}) unless {base})",
         "unread": f"(({up} == 0) and {sampled}) unless on (instance) (({up} == 1) and {sampled})",
+        "there": f"count({_by_engine(f'({up} == 1) and {sampled}')})",
         "named": f"sum by ({label}) (increase({any_model}[{duration(interval_s)}]) and {here})",
     }
     return " or ".join(_labelled(expression, what) for what, expression in table.items())
@@ -175,11 +177,16 @@ def engines(running: Mapping[Role | None, str], role_label: str | None, fresh_s:
     for role, gauge in running.items():
         label = (role_label,) if role_label and role is None else ()
         fresh = f"timestamp({gauge}) > time() - {fresh_s:g}"
-        by_instance = f'label_replace({fresh}, "{ENGINE_OF}", "$1", "instance", "(.*)")'
-        by_pod = f'label_replace({by_instance}, "{ENGINE_OF}", "$1", "pod", "(.+)")'
-        each = f"count by ({', '.join((ENGINE_OF, *SHARED, *label))}) ({by_pod})"
+        each = _by_engine(fresh, label)
         parts.append(_labelled(f"count by ({', '.join(label)}) ({each})", f"engines:{role or ''}"))
     return " or ".join(parts)
+
+
+def _by_engine(found: str, labels: Iterable[str] = ()) -> str:
+    """One series for each engine of which something is found."""
+    by_instance = f'label_replace({found}, "{ENGINE_OF}", "$1", "instance", "(.*)")'
+    by_pod = f'label_replace({by_instance}, "{ENGINE_OF}", "$1", "pod", "(.+)")'
+    return f"count by ({', '.join((ENGINE_OF, *SHARED, *labels))}) ({by_pod})"
 
 
 def _labelled(expression: str, what: str) -> str:

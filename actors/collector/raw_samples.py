@@ -54,9 +54,6 @@ MOST_BETWEEN_S = 300.0
 LAGS, SAME_LAG_S = 8, 2.0
 """Intervals whose lateness is remembered; a lag that differs by less stays as it was."""
 
-JITTER = 0.05
-"""Part of an interval by which it may be asked for late, and still begins where the one before ended."""
-
 Target = str
 Spans = Sequence[tuple[float, float]]
 """From one time to another, each."""
@@ -135,7 +132,7 @@ class Lag:
     def __init__(self) -> None:
         self.seconds = 0.0
         self._late: deque[float] = deque(maxlen=LAGS)
-        self._newest_s = self._asked_s = self._until_s = self._asked_until_s = -inf
+        self._newest_s = self._asked_s = -inf
 
     def advances(self, newest_s: float, at_s: float) -> bool:
         """True if samples have come, however late, for half of the time since this was asked last."""
@@ -143,14 +140,8 @@ class Lag:
         self._newest_s, self._asked_s = newest_s, at_s
         return isfinite(came_s) and came_s >= passed_s / 2
 
-    def span(
-        self, raw: Sequence[RawSeries], span_s: tuple[float, float], fresh_s: float
-    ) -> tuple[float, float] | None:
-        """The interval of this length that can be known, of samples up to the end of `span_s`.
-
-        None where it would end no later than the last one did.
-        """
-        start_s, end_s = span_s
+    def known_until_s(self, raw: Sequence[RawSeries], end_s: float, fresh_s: float) -> float:
+        """When an interval ends that can be known of these samples, which are those up to `end_s`."""
         times = {each.target: [at_s for at_s, _ in each.samples] for each in raw if each.samples}
         newest_s = max((each[-1] for each in times.values()), default=end_s)
         going = [each for each in times.values() if newest_s - each[-1] <= fresh_s and len(each) > 1]
@@ -159,13 +150,7 @@ class Lag:
         wanted_s = ceil(min(self._late) + min(scrape_s, fresh_s))
         if not self.seconds or abs(wanted_s - self.seconds) > SAME_LAG_S:
             self.seconds = wanted_s
-        next_one = abs(start_s - self._asked_until_s) <= JITTER * (end_s - start_s)
-        known_s = end_s - self.seconds
-        if known_s <= self._until_s:
-            return None
-        start_s = self._until_s if next_one else start_s - self.seconds
-        self._asked_until_s, self._until_s = end_s, known_s
-        return start_s, known_s
+        return end_s - self.seconds
 
 
 def without_scrapers(raw: Sequence[RawSeries]) -> tuple[list[RawSeries], list[str]]:

@@ -128,8 +128,9 @@ class ScrapeSource:
         self._reads = 0
         self._restore()
 
-    async def collect(self, start_s: float, end_s: float) -> Measured:
+    async def collect(self, start_s: float, end_s: float, since_s: float | None = None) -> Measured:
         """Read once more, then measure, then ask for the requests of what was measured."""
+        start_s = start_s if since_s is None else since_s
         health = await self.read()
         if health.status is not HealthStatus.OK:
             return unmeasured(start_s, end_s, health.status, health.detail)

@@ -79,9 +79,12 @@ class ControlActors:
                 return f"{name}: {reason}"
         return ""
 
-    async def collect(self, interval_s: float) -> Measured:
-        """The interval that ends now."""
-        measured: Measured = await self._call(names.METRIC_COLLECTOR, "collect", interval_s)
+    async def collect(
+        self, interval_s: float, since_s: float | None, counts: Mapping[Role, PoolCounts]
+    ) -> Measured:
+        """The interval that ends now: since the one before ended, or so many seconds where there is none."""
+        asked = interval_s, since_s, {role: pool.desired for role, pool in counts.items()}
+        measured: Measured = await self._call(names.METRIC_COLLECTOR, "collect", *asked)
         health = measured.health
         detail = f"{health.status}: {health.detail}" if health.detail else ""
         self._health[names.METRIC_COLLECTOR] = ComponentHealth(ok=health.status == "ok", detail=detail)
@@ -92,10 +95,11 @@ class ControlActors:
         model: PerformanceModel | None = await self._call(names.INTERPOLATOR, "model", known)
         return model
 
-    async def forecast(self, observation: Observation, tick: int) -> LoadForecast | Ahead:
-        """Show the predictors the interval, once per tick, and ask for what comes."""
+    async def forecast(self, observation: Observation, tick: int, interval_s: float) -> LoadForecast | Ahead:
+        """Show the predictors what was measured, once per tick, and ask for what comes in an interval."""
         values = (observation.requests, observation.isl_tokens, observation.osl_tokens)
-        await self._call(names.PREDICTOR, "observe", *values, tick)
+        length = observation.interval_s / interval_s
+        await self._call(names.PREDICTOR, "observe", *values, tick, length)
         forecast: LoadForecast | Ahead = await self._call(names.PREDICTOR, "forecast")
         return forecast
 

@@ -91,7 +91,7 @@ def status_document(context: PlannerContext, state: PlannerState, loop: LoopCoun
             "classes_missed_since": _classes_missed_since(config.slo, state, context.log.records),
         },
         "measured": state.measured,
-        "last_decision": None if last is None else _decision(last, context.log.records),
+        "last_decision": None if last is None else _decision(context, state, last),
         "components": {
             **{name: {"ok": it.ok, "detail": it.detail} for name, it in context.actors.health().items()},
             "Connector": {"ok": not state.connector_fault, "detail": state.connector_fault},
@@ -118,7 +118,7 @@ def status_document(context: PlannerContext, state: PlannerState, loop: LoopCoun
     return StatusDocument.model_validate(jsonable(document))
 
 
-def _decision(last: DecisionRecord, records: Sequence[DecisionRecord]) -> dict[str, Any]:
+def _decision(context: PlannerContext, state: PlannerState, last: DecisionRecord) -> dict[str, Any]:
     """The newest decision, as `LastDecision` has it."""
     shown = ("id", "created_at", "targets", "summary", "reached_at", "notes")
     return {
@@ -131,7 +131,7 @@ def _decision(last: DecisionRecord, records: Sequence[DecisionRecord]) -> dict[s
         "beyond_reach": beyond_reach(last),
         "already": stood_already(last),
         "limits": last.reasons.get("limits", ()),
-        "forecast_error": forecast_error(records),
+        "forecast_error": forecast_error(context.log.records, state.policy.interval_s),
     }
 
 

@@ -52,6 +52,9 @@ OBSERVE_UNTIL, FORECAST_UNTIL, APPLY_FROM = 0.4, 0.7, 0.8
 
 USABLE = frozenset({HealthStatus.OK, HealthStatus.PARTIAL})
 
+LONGEST = 2.5
+"""Intervals since the last record beyond which what happened meanwhile is in none: nothing watched it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickTime:
@@ -110,7 +113,7 @@ class Tick:
         policy = await self._state.policy.refresh(self._context.actors, self._deadline)
         inputs = await self._observe(policy)
         if policy.forecasts:
-            inputs = await self._with_forecast(inputs)
+            inputs = await self._with_forecast(inputs, policy.policy.interval_s)
         if self._context.settings.config.planner.dry_run:
             inputs = await self._advised(policy, inputs)
         last = self._context.log.last
@@ -157,11 +160,18 @@ class Tick:
         )
 
     async def _collect(self, interval_s: float) -> Measured:
+        """What was measured since the end of the last record's interval, however long that is."""
+        last, since_s, elapsed_s = self._context.log.last, None, interval_s
+        if last is not None and 0.0 < self._time.due_s - last.due_at <= LONGEST * interval_s:
+            # By the source's own times, which may lag.
+            since_s, elapsed_s = last.interval.end_s, self._time.due_s - last.due_at
         try:
-            return await self._deadline.within(OBSERVE_UNTIL, self._context.actors.collect(interval_s))
+            asked = self._context.actors.collect(interval_s, since_s, self._state.counts)
+            return await self._deadline.within(OBSERVE_UNTIL, asked)
         except (ActorFailure, TimeoutError) as error:
-            now_s, why = self._context.clock(), str(error) or "MetricCollector: no answer in time"
-            return unmeasured(now_s - interval_s, now_s, HealthStatus.DOWN, why)
+            why = str(error) or "MetricCollector: no answer in time"
+            start_s = self._time.due_s - interval_s if since_s is None else since_s
+            return unmeasured(start_s, start_s + elapsed_s, HealthStatus.DOWN, why)
 
     async def _count(self) -> tuple[Mapping[Role, PoolCounts], str]:
         """The counts of the pools; and empty, or why they are those from before."""
@@ -177,8 +187,8 @@ class Tick:
                 raise ActorFailure(state.connector_fault) from error
         return state.counts, state.connector_fault
 
-    async def _with_forecast(self, inputs: DecisionInputs) -> DecisionInputs:
-        asked = self._context.actors.forecast(inputs.observation, self._time.tick)
+    async def _with_forecast(self, inputs: DecisionInputs, interval_s: float) -> DecisionInputs:
+        asked = self._context.actors.forecast(inputs.observation, self._time.tick, interval_s)
         try:
             forecast = await self._deadline.within(FORECAST_UNTIL, asked)
         except (ActorFailure, TimeoutError) as error:
@@ -361,13 +371,14 @@ def observe(measured: Measured, counts: Mapping[Role, PoolCounts], interval_s: f
     """The observation that a policy plans from, without a forecast.
 
     Data that is not fit to plan on becomes NaN, for which every policy states what it does: it holds. Where
-    single requests are not known they are made of what was counted.
+    single requests are not known they are made of what was counted. An interval that took no time, as nothing
+    could be known of it yet, passes for one of `interval_s`.
     """
     if measured.health.status not in USABLE:
         measured = Measured(start_s=measured.start_s, end_s=measured.end_s, health=measured.health)
     return Observation(
         now_s=measured.end_s,
-        interval_s=interval_s,
+        interval_s=measured.end_s - measured.start_s or interval_s,
         requests=measured.requests,
         isl_tokens=measured.isl_tokens,
         osl_tokens=measured.osl_tokens,

@@ -9,6 +9,8 @@ Predictors → the load to come. The live Predictor actor and the simulator own 
 Each interval the request count enters its predictor (0 is zero traffic, NaN a gap that it bridges).
 ISL and OSL enter theirs only where requests were measured: an interval without requests has no mean
 length, and says nothing about the next one's. A series of which nothing is known yet is NaN in the forecast.
+Predictors count in intervals of the policy: one of another length counts as one of that length at its rate, a
+part of less than WHOLE, as before a decision out of turn, joins the interval after it.
 
 A past before the first decision: the requests of a warm-up trace, as observations to learn from.
 
@@ -39,7 +41,29 @@ RANGE = (0.05, 0.95)
 AHEAD = 64
 """Intervals for which requests are forecast."""
 
+WHOLE = 0.5
+"""Share of the policy's interval from which on a measured one counts as one."""
+
 Ahead = Mapping[str, FloatArray]
+
+
+@dataclass(slots=True)
+class _Parts:
+    """Requests of parts of an interval, until they make a whole one."""
+
+    requests: float = 0.0
+    length: float = 0.0
+
+    def add(self, requests: float, length: float) -> float | None:
+        """The requests of one interval with this part, of so many intervals; None while it is not whole."""
+        if length < WHOLE and not isfinite(requests):
+            return None
+        self.requests, self.length = self.requests + requests, self.length + length
+        if self.length < WHOLE:
+            return None
+        whole = self.requests / self.length
+        self.requests = self.length = 0.0
+        return whole
 
 
 @dataclass(slots=True)
@@ -47,15 +71,26 @@ class LoadForecaster:
     """The predictors of requests, ISL and OSL. Changes with every `observe`; `forecast` is pure."""
 
     predictors: Mapping[str, Predictor]
+    interval_s: float | None = None
+    """The policy's; None: as long as each that is observed."""
     _begun: set[str] = field(default_factory=set)
+    _parts: _Parts = field(default_factory=_Parts)
 
     def observe(self, observation: Observation) -> None:
         """Take in one interval."""
-        self.observe_values(observation.requests, observation.isl_tokens, observation.osl_tokens)
+        length = observation.interval_s / (self.interval_s or observation.interval_s)
+        self.observe_values(
+            observation.requests, observation.isl_tokens, observation.osl_tokens, length=length
+        )
 
-    def observe_values(self, requests: float, isl_tokens: float, osl_tokens: float) -> None:
-        """Take in one interval's request count and mean lengths (tokens)."""
-        self._take("requests", requests)
+    def observe_values(
+        self, requests: float, isl_tokens: float, osl_tokens: float, *, length: float = 1.0
+    ) -> None:
+        """Take in the request count and mean lengths (tokens) of an interval, `length` times the policy's."""
+        whole = self._parts.add(requests, length)
+        if whole is None:
+            return
+        self._take("requests", whole)
         for series, tokens in (("isl_tokens", isl_tokens), ("osl_tokens", osl_tokens)):
             if isfinite(tokens) and tokens > 0:
                 self._take(series, tokens)
@@ -99,22 +134,21 @@ def _means(answers: Mapping[str, Forecast | None]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class RequestForecaster:
-    """Predictors of requests by name. They change with every `observe`; `forecast` is pure.
-
-    An interval that is shorter or longer than `interval_s` counts as one of that length at the same rate.
-    """
+    """Predictors of requests by name. They change with every `observe`; `forecast` is pure."""
 
     predictors: Mapping[str, Predictor]
     interval_s: float
+    _parts: _Parts = field(default_factory=_Parts)
 
     def observe(self, observation: Observation) -> None:
         """Take in one interval."""
-        self.observe_values(observation.requests * self.interval_s / observation.interval_s)
+        self.observe_values(observation.requests, length=observation.interval_s / self.interval_s)
 
-    def observe_values(self, requests: float, *_lengths: float) -> None:
-        """Take in the requests of one interval; NaN where they were not measured."""
-        for predictor in self.predictors.values():
-            predictor.observe(requests)
+    def observe_values(self, requests: float, *_lengths: float, length: float = 1.0) -> None:
+        """Take in the requests of an interval, `length` times the policy's; NaN: not measured."""
+        if (whole := self._parts.add(requests, length)) is not None:
+            for predictor in self.predictors.values():
+                predictor.observe(whole)
 
     def warm_start(
         self, requests: Iterable[float], isl_tokens: Iterable[float], osl_tokens: Iterable[float]
@@ -144,7 +178,7 @@ def make_forecaster(
     `interval_s`, the seconds between observations, goes to predictors that know of time, such as prophet.
     """
     chosen = _with_interval(name, dict(options or {}), interval_s)
-    return LoadForecaster({series: make(name, **chosen) for series in SERIES})
+    return LoadForecaster({series: make(name, **chosen) for series in SERIES}, interval_s)
 
 
 def make_request_forecaster(names: Iterable[str], interval_s: float) -> RequestForecaster:

@@ -143,19 +143,20 @@ def judged_in(records: Sequence[DecisionRecord], of_class: str | None = None) ->
     return found
 
 
-def forecast_error(records: Sequence[DecisionRecord]) -> float | None:
+def forecast_error(records: Sequence[DecisionRecord], interval_s: float) -> float | None:
     """The error of the last `FORECASTS` forecasts of requests: Σ |forecast − came| / Σ came.
 
     What came is what the next record measured, if its interval begins where the forecast's decision looked
-    back to. None where no forecast can be judged, or nothing came. `records` are ordered, the oldest first.
+    back to. A forecast is of `interval_s`: a shorter interval got its share. None where no forecast can be
+    judged, or nothing came. `records` are ordered, the oldest first.
     """
     errors, came = 0.0, 0.0
     for made, after in pairwise(records[-FORECASTS - 1 :]):
         expected = None if made.forecast is None else made.forecast.requests
-        found, whole_s = after.measured.requests, made.interval.end_s - made.interval.start_s
+        found, span_s = after.measured.requests, after.interval.end_s - after.interval.start_s
         gap_s = after.interval.start_s - made.interval.end_s
-        if expected is not None and found is not None and abs(gap_s) < 0.1 * whole_s:
-            errors, came = errors + abs(expected - found), came + found
+        if expected is not None and found is not None and abs(gap_s) < 0.1 * interval_s:
+            errors, came = errors + abs(expected * span_s / interval_s - found), came + found
     return errors / came if came else None
 
 

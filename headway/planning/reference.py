@@ -12,6 +12,8 @@ positive, counts as not measured):
 |---------------------------------------|--------------------------------------------------------------------|
 | requests                              | both pools hold their last target (at first: the desired counts)   |
 | nothing, but requests are 0           | both pools go to their minimum; factors and lengths are kept       |
+| most of an interval, as in a decision | forecast and lengths stand as they were, no requests say nothing;  |
+| out of turn                           | without a forecast both pools hold                                 |
 | forecast, or one of its series        | constant forecast for it: the next interval is like this one       |
 | ISL                                   | the last known ISL stands in; none yet: both pools hold            |
 | OSL                                   | the last known OSL stands in; none yet: decode holds               |
@@ -30,6 +32,7 @@ from typing import Any
 
 from headway.engine.replica_speeds import Lengths
 from headway.planning.deciding import Fit, check_budget, fit
+from headway.planning.forecasting import WHOLE
 from headway.planning.policies import (
     PolicyKind,
     PolicySettings,
@@ -101,9 +104,10 @@ class ReferencePolicy:
         pools, roles = observation.pools, ordered(self.settings.limits)
         last = {role: state.targets.get(role, pools[role].desired) for role in roles}
         kept = {role: Correction(value=value, basis="kept") for role, value in state.corrections.items()}
-        if not counted(observation.requests):
+        part = observation.interval_s < WHOLE * self.interval_s
+        if not counted(observation.requests) or (part and observation.forecast is None):
             return Sizing(kind="hold", wished=last, lengths=state.lengths, corrections=kept, held=roles)
-        if observation.requests == 0:
+        if observation.requests == 0 and not part:
             minimum = {role: pool.min_replicas for role, pool in self.settings.limits.items()}
             return Sizing(kind="zero_traffic", wished=minimum, lengths=state.lengths, corrections=kept)
         return self._size_traffic(observation, state, last)
@@ -113,8 +117,8 @@ class ReferencePolicy:
     ) -> Sizing:
         lengths = known_lengths(observation, state.lengths)
         corrections = self._correct(observation, lengths, state.corrections)
-        forecast = resolve_forecast(observation, lengths)
-        requirement = self._require(forecast, observation.interval_s, corrections)
+        forecast = resolve_forecast(observation, lengths, self.interval_s)
+        requirement = self._require(forecast, corrections)
         limits = self.settings.limits
         return Sizing(
             kind="sized",
@@ -138,10 +142,8 @@ class ReferencePolicy:
         decode = correct_decode(observation, lengths, last[Role.DECODE], self.surfaces.decode)
         return {Role.PREFILL: prefill, Role.DECODE: decode}
 
-    def _require(
-        self, load: LoadForecast, interval_s: float, corrections: Corrections
-    ) -> Mapping[Role, Requirement]:
-        required = dict[Role, Requirement]()
+    def _require(self, load: LoadForecast, corrections: Corrections) -> Mapping[Role, Requirement]:
+        required, interval_s = dict[Role, Requirement](), self.interval_s
         if positive(load.isl_tokens):
             aim = self._aim(Role.PREFILL, self.settings.slo.ttft_s, corrections)
             required[Role.PREFILL] = size_prefill(load, interval_s, aim, self.surfaces.prefill)
@@ -170,37 +172,35 @@ class ReferencePolicy:
                 role: need.infeasible for role, need in sizing.requirement.items() if need.infeasible
             },
             "warnings": warnings(observation, sizing),
-            "summary": summarise(observation, sizing, fitted.targets, fitted.limits),
+            "summary": summarise(observation, sizing, fitted, self.interval_s),
         }
         plain: dict[str, Any] = jsonable(reasons)
         return plain
 
 
-def summarise(
-    observation: Observation, sizing: Sizing, targets: Mapping[Role, int], limits: tuple[str, ...]
-) -> str:
+def summarise(observation: Observation, sizing: Sizing, fitted: Fit, interval_s: float) -> str:
     """The decision and its cause, for a person."""
-    limited = f"; limited by {', '.join(limits)}" if limits else ""
-    return f"{_cause(observation, sizing)}: {describe(targets, observation)}{limited}."
+    limited = f"; limited by {', '.join(fitted.limits)}" if fitted.limits else ""
+    return f"{_cause(observation, sizing, interval_s)}: {describe(fitted.targets, observation)}{limited}."
 
 
-def _cause(observation: Observation, sizing: Sizing) -> str:
+def _cause(observation: Observation, sizing: Sizing, interval_s: float) -> str:
     if sizing.kind == "hold":
         return "The request count was not measured, targets are held"
     if sizing.kind == "zero_traffic":
-        return f"No request arrived in {observation.interval_s:g} s, pools go to their minimum"
+        return f"No request arrived in {round(observation.interval_s, 1):g} s, pools go to their minimum"
     held = [f"{role} is held" for role in sizing.held]
     needs = [f"{sizing.wished[role]} {role}" for role in ordered(sizing.requirement)]
     if not needs:
         return ", ".join(["No length of a request is known", *held])
-    return ", ".join([f"{_expected(observation, sizing.forecast)} need {' and '.join(needs)}", *held])
+    return ", ".join([f"{_expected(sizing.forecast, interval_s)} need {' and '.join(needs)}", *held])
 
 
-def _expected(observation: Observation, load: LoadForecast | None) -> str:
+def _expected(load: LoadForecast | None, interval_s: float) -> str:
     if load is None:
         return "Requests"
     tokens = f"{_count(load.isl_tokens)} input and {_count(load.osl_tokens)} output tokens"
-    return f"{_count(load.requests)} requests of {tokens} in the next {observation.interval_s:g} s"
+    return f"{_count(load.requests)} requests of {tokens} in the next {interval_s:g} s"
 
 
 def _count(value: float) -> str:

@@ -56,8 +56,10 @@ def known_lengths(observation: Observation, last: Lengths) -> Lengths:
     )
 
 
-def resolve_forecast(observation: Observation, lengths: Lengths) -> LoadForecast:
-    """The next interval's load, constant where nothing was forecast; lengths stay NaN where none is known."""
+def resolve_forecast(observation: Observation, lengths: Lengths, interval_s: float) -> LoadForecast:
+    """The load of the next `interval_s`, constant where nothing was forecast; lengths stay NaN where none is
+    known.
+    """
     given = observation.forecast or LoadForecast(requests=NAN, isl_tokens=NAN, osl_tokens=NAN)
     is_given = {
         "requests": counted(given.requests),
@@ -65,7 +67,9 @@ def resolve_forecast(observation: Observation, lengths: Lengths) -> LoadForecast
         "osl_tokens": positive(given.osl_tokens),
     }
     return LoadForecast(
-        requests=given.requests if is_given["requests"] else observation.requests,
+        requests=given.requests
+        if is_given["requests"]
+        else observation.requests * (interval_s / observation.interval_s),
         isl_tokens=given.isl_tokens if is_given["isl_tokens"] else lengths.isl_tokens,
         osl_tokens=given.osl_tokens if is_given["osl_tokens"] else lengths.osl_tokens,
         source={

@@ -61,7 +61,7 @@ class TimeAxis {
 }
 
 // series: {name, colour, value(row), kind: "line" | "step" | "area" | "band", dash, unit, low(row) of a band, ahead}; options: {title, unit, low, high, marks(row)}
-// What is `ahead` was said at the end of a row's interval of the one after it, and is drawn there.
+// What is `ahead` was said at the end of a row's interval of the seconds after it, and is drawn over the next interval, the last one over all of them.
 class Chart {
   constructor(axis, host, series, options) {
     Object.assign(this, { axis, series, options });
@@ -145,9 +145,9 @@ class Chart {
   // From low to high of every row for itself.
   band(pen, shown, one, x, y) {
     pen.fillStyle = colour(one.colour); pen.globalAlpha = 0.18;
-    for (const row of shown) {
-      const low = one.low(row), high = one.value(row), shift = one.ahead ? row.end - row.start : 0;
-      if (Number.isFinite(low) && Number.isFinite(high)) pen.fillRect(x(row.start + shift), y(high), x(row.end + shift) - x(row.start + shift), y(low) - y(high));
+    for (const [place, row] of shown.entries()) {
+      const low = one.low(row), high = one.value(row), [from, to] = extent(one, row, shown[place + 1]);
+      if (Number.isFinite(low) && Number.isFinite(high)) pen.fillRect(x(from), y(high), x(to) - x(from), y(low) - y(high));
     }
     pen.globalAlpha = 1;
   }
@@ -156,14 +156,14 @@ class Chart {
     pen.beginPath();
     let open = false, previous = null, begun = 0;
     const close = () => { if (open && one.kind === "area") { pen.lineTo(x(previous.end), plot.bottom); pen.lineTo(begun, plot.bottom); pen.closePath(); } };
-    for (const row of shown) {
-      const value = one.value(row), shift = one.ahead ? row.end - row.start : 0;
+    for (const [place, row] of shown.entries()) {
+      const value = one.value(row), [from, to] = extent(one, row, shown[place + 1]);
       // A gap in what is known is a gap in the line.
       if (!Number.isFinite(value) || (previous && row.start - previous.end > 3 * (row.end - row.start))) { close(); open = false; }
       if (!Number.isFinite(value)) continue;
-      if (!open) { begun = x(one.kind === "line" ? row.end : row.start + shift); pen.moveTo(begun, y(value)); }
-      if (one.kind !== "line") pen.lineTo(x(row.start + shift), y(value));
-      pen.lineTo(x(row.end + shift), y(value));
+      if (!open) { begun = x(one.kind === "line" ? row.end : from); pen.moveTo(begun, y(value)); }
+      if (one.kind !== "line") pen.lineTo(x(from), y(value));
+      pen.lineTo(x(to), y(value));
       open = true; previous = row;
     }
     close();
@@ -183,6 +183,12 @@ class Chart {
   }
 }
 const LEFT = 48, RIGHT = 6;
+
+function extent(one, row, next) {
+  if (!one.ahead) return [row.start, row.end];
+  const to = row.end + one.ahead();
+  return [row.end, next ? Math.min(to, next.end) : to];
+}
 function segment(pen, x0, y0, x1, y1) { pen.beginPath(); pen.moveTo(x0, y0); pen.lineTo(x1, y1); pen.stroke(); }
 function mark(pen, x, y, fill) { pen.fillStyle = fill; pen.beginPath(); pen.moveTo(x, y - 7); pen.lineTo(x + 4, y); pen.lineTo(x - 4, y); pen.closePath(); pen.fill(); }
 

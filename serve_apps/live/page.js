@@ -30,7 +30,10 @@ function take(columns) {
   if (rows.length > MOST_ROWS) rows.splice(0, rows.length - MOST_ROWS);
 }
 
-const rate = (count, row) => count === null || count === undefined || row.end <= row.start ? null : count / (row.end - row.start);
+const perSecond = (count, seconds) => count === null || count === undefined || !(seconds > 0) ? null : count / seconds;
+const rate = (count, row) => perSecond(count, row.end - row.start);
+// Forecasts are of the planner's interval, however long that of a decision was.
+const whole = () => status ? status.planner.interval_s : 0, foretold = (name) => (row) => perSecond(row[name], whole());
 const ms = (name) => (row) => row[name] === null ? null : row[name] * 1000;
 const changed = (row) => Object.values(row.pools).some((pool) => pool.target !== null && pool.before !== null && pool.target !== pool.before);
 
@@ -39,8 +42,8 @@ function build() {
   const host = byId("charts"), slo = () => (status && status.slo) || {};
   new Chart(axis, host, [
     { name: "measured", colour: "blue", kind: "step", unit: "/s", value: (row) => rate(row.requests, row) },
-    { name: "forecast", colour: "amber", dash: true, kind: "step", unit: "/s", ahead: true, value: (row) => rate(row.forecast, row) },
-    { name: "90 % interval", colour: "amber", kind: "band", unit: "/s", ahead: true, low: (row) => rate(row.forecast_low, row), value: (row) => rate(row.forecast_high, row) },
+    { name: "forecast", colour: "amber", dash: true, kind: "step", unit: "/s", ahead: whole, value: foretold("forecast") },
+    { name: "90 % interval", colour: "amber", kind: "band", unit: "/s", ahead: whole, low: foretold("forecast_low"), value: foretold("forecast_high") },
   ], { title: "Requests per second" });
   for (const role of roles.split(",")) {
     const of = (name) => (row) => { const pool = row.pools[role]; return pool ? pool[name] : null; };
@@ -85,7 +88,7 @@ function show() {
   const names = [...new Set([...Object.keys((status && status.pools) || {}), ...rows.flatMap((row) => Object.keys(row.pools))])].sort().reverse();
   const kinds = Object.keys((status && status.slo.classes) || {}).join(",");
   if (names.join(",") !== roles || kinds !== classes) { roles = names.join(","); classes = kinds; build(); }
-  const last = rows[rows.length - 1], to = Math.max(status ? status.now : 0, last ? last.end + (last.forecast === null ? 0 : last.end - last.start) : 0);
+  const last = rows[rows.length - 1], to = Math.max(status ? status.now : 0, last ? last.end + (last.forecast === null ? 0 : whole()) : 0);
   // A young system fills the picture, with a little room before it.
   const first = rows.length ? rows[0].start : to - HOUR_S, from = Math.max(to - span, first - ROOM * (to - first));
   axis.show(rows, from, to);
@@ -143,8 +146,8 @@ function tiles() {
   const seconds = measured && measured.end_s > measured.start_s ? measured.end_s - measured.start_s : null;
   tile("Load", measured && measured.requests !== null && seconds ? `${digits(measured.requests / seconds)}/s` : "n/a", measured ? listed([measured.isl_tokens, "tokens in"], [measured.cached_tokens || null, "cached"], [measured.osl_tokens, "tokens out"]) : "");
   const { requests: next, requests_low: low, requests_high: high } = (last && last.forecast) || {};
-  if (seconds && next !== undefined && next !== null) {
-    tile("Forecast, next interval", `${digits(next / seconds)}/s`, [low === undefined || low === null ? "" : `90 % interval ${digits(low / seconds)} to ${digits(high / seconds)}`, last.forecast_error ? `recent error ${Math.round(100 * last.forecast_error)} %` : ""].filter(Boolean).join("; "));
+  if (whole() && next !== undefined && next !== null) {
+    tile("Forecast, next interval", `${digits(next / whole())}/s`, [low === undefined || low === null ? "" : `90 % interval ${digits(low / whole())} to ${digits(high / whole())}`, last.forecast_error ? `recent error ${Math.round(100 * last.forecast_error)} %` : ""].filter(Boolean).join("; "));
   }
   for (const role of roles.split(",").filter((each) => pools[each])) {
     const pool = pools[role], target = last && last.targets[role], moving = [pool.starting && `${pool.starting} starting`, pool.draining && `${pool.draining} draining`].filter(Boolean);

@@ -97,7 +97,9 @@ class ScriptedActors:
     async def ready(self) -> str:
         return await self.readiness.play()
 
-    async def collect(self, interval_s: float) -> Measured:
+    async def collect(
+        self, interval_s: float, since_s: float | None, counts: Mapping[Role, PoolCounts]
+    ) -> Measured:
         assert interval_s == INTERVAL_S
         return await self.collecting.play()
 
@@ -106,7 +108,7 @@ class ScriptedActors:
         model = PerformanceModel(version=version, profiles_version=version, profiles={"": profile})
         return None if version == known else model
 
-    async def forecast(self, observation: Observation, tick: int) -> LoadForecast:
+    async def forecast(self, observation: Observation, tick: int, interval_s: float) -> LoadForecast:
         self.seen.append((tick, observation.requests))
         self.traffic.append(observation.traffic)
         given = await self.forecasting.play()

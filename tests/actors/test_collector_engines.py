@@ -238,6 +238,25 @@ async def test_an_engine_that_hangs_after_a_failure_holds_up_no_read(monkeypatch
         assert found.health.status is HealthStatus.OK
 
 
+@pytest.mark.parametrize("ordered", [2, 3])
+def test_an_engine_that_was_ordered_away_is_not_missed(ordered: int):
+    async def story():
+        async with fleet() as (engines, collector, clock):
+            engines[0].running = 4
+            await interval(collector, clock)
+            await engines[0].stop()
+            for engine in engines[1:]:
+                engine.serve(5)
+            clock.now_s += INTERVAL_S
+            found = await collector.collect(INTERVAL_S, None, {Role.MIXED: ordered})
+            return found, await collector.engines()
+
+    found, there = asyncio.run(story())
+    assert there == {"mixed": ordered}
+    assert found.health.status is (HealthStatus.OK if ordered == 2 else HealthStatus.PARTIAL)
+    assert found.requests == 10.0 if ordered == 2 else isnan(found.requests)
+
+
 async def test_none_of_them_is_down():
     async with fleet(2) as (engines, collector, clock):
         for engine in engines:

@@ -420,12 +420,14 @@ def forecasts(*course: tuple[float, float | None, float | None]) -> list[Decisio
 
 def test_a_forecast_is_judged_by_the_interval_after_it() -> None:
     judged = forecasts((0.0, 12.0, None), (10.0, 5.0, 10.0), (20.0, 1.0, 10.0))
-    assert forecast_error(judged) == pytest.approx((2.0 + 5.0) / 20.0)
-    assert forecast_error(judged[:2]) == pytest.approx(0.2)
+    assert forecast_error(judged, 10.0) == pytest.approx((2.0 + 5.0) / 20.0)
+    assert forecast_error(judged[:2], 10.0) == pytest.approx(0.2)
+    # An interval of half the length got half of what was forecast for a whole one.
+    assert forecast_error(judged[:2], 20.0) == pytest.approx(0.4)
     # After an interval without a record, or without a measurement or a forecast, there is nothing to judge.
     for course in ([], judged[:1], [judged[0], judged[2]], forecasts((0.0, None, 1.0), (10.0, 1.0, 1.0))):
-        assert forecast_error(course) is None
-    assert forecast_error(forecasts((0.0, 3.0, 1.0), (10.0, 1.0, 0.0))) is None
+        assert forecast_error(course, 10.0) is None
+    assert forecast_error(forecasts((0.0, 3.0, 1.0), (10.0, 1.0, 0.0)), 10.0) is None
 
 
 def test_needed_replicas_of_each_policy() -> None:

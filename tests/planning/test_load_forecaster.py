@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from functools import partial
 
 import pytest
 from planning_cases import NAN, observed
@@ -17,6 +18,8 @@ from headway.planning.forecasting import (
 )
 from headway.simulation.build import make_plan
 from predictors import PredictorError
+
+LOADS = partial(make_forecaster, "constant", None, 30.0)
 
 
 def test_the_constant_forecast_is_the_last_interval():
@@ -103,10 +106,28 @@ def test_requests_are_forecast_by_each_predictor_for_the_intervals_to_come():
     assert said["kalman"][3] > 60.0
 
 
-def test_a_short_interval_counts_by_its_rate():
-    forecaster = make_request_forecaster(["constant"], 30.0)
-    forecaster.observe(observed(requests=7.0, interval_s=10.0))
-    assert forecaster.forecast()["constant"][0] == 21.0
+@pytest.mark.parametrize("make", [lambda: make_request_forecaster(["constant"], 30.0), LOADS])
+def test_a_part_of_an_interval_joins_the_next_one_and_counts_by_its_rate(make):
+    def next_requests(forecaster):
+        forecast = forecaster.forecast()
+        return forecast["constant"][0] if isinstance(forecast, dict) else forecast.requests
+
+    forecaster, said = make(), []
+    for requests, interval_s in (
+        (30.0, 30.0),
+        (1.0, 5.0),
+        (NAN, 2.0),
+        (27.0, 23.0),
+        (80.0, 60.0),
+        (2.0, 1.0),
+    ):
+        forecaster.observe(observed(requests=requests, interval_s=interval_s))
+        said.append(next_requests(forecaster))
+    # 28 in the 28 s of two parts that were measured; 80 in 60 s are 40 in 30 s.
+    assert said == [30.0, 30.0, 30.0, 30.0, 40.0, 40.0]
+    later = pickle.loads(pickle.dumps(forecaster))
+    later.observe(observed(requests=57.0, interval_s=28.5))
+    assert next_requests(later) == 60.0
 
 
 def test_an_unknown_predictor_of_the_policy_is_refused_with_its_key():

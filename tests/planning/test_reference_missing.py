@@ -1,5 +1,7 @@
 """The reference policy's table of missing data, row by row. A NaN spoils only what depends on it."""
 
+from dataclasses import replace
+
 import pytest
 from planning_cases import DISAGGREGATED, NAN, PROFILE, expected_load, first, limits, observed, run, settings
 
@@ -37,6 +39,24 @@ def test_a_forecast_does_not_stand_in_for_unknown_requests():
         PREFILL: 3,
         DECODE: 3,
     }
+
+
+NOTHING_YET = observed(interval_s=5.0, requests=0.0, isl_tokens=NAN, osl_tokens=NAN, ttft_s=NAN, itl_s=NAN)
+
+
+def test_a_decision_out_of_turn_goes_by_the_forecast_of_a_whole_interval():
+    expected = expected_load(90_000)
+    forecast, part = replace(BUSY, forecast=expected), replace(NOTHING_YET, forecast=expected)
+    busy, between = run(POLICY, [forecast, part])
+    assert between.targets == busy.targets
+    assert (
+        "90000 requests of 1000 input and 200 output tokens in the next 180 s" in between.reasons["summary"]
+    )
+    # Without a forecast a few seconds without requests are no reason to shrink.
+    assert run(POLICY, [BUSY, NOTHING_YET])[1].targets == first(POLICY, BUSY).targets
+    # One that is longer, as after a failed tick, counts by its rate.
+    longer = replace(BUSY, interval_s=360.0, requests=2 * BUSY.requests)
+    assert first(POLICY, longer).targets == first(POLICY, BUSY).targets
 
 
 @pytest.mark.parametrize("forecast", [None, expected_load(90_000)])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -80,7 +79,7 @@ def write_blocks(directory: Path, fleets: Mapping[str, tuple[Sequence[Target], f
     fill(directory, (line for name in sorted(by_name) for line in by_name[name]))
 
 
-class _Pages:
+class Pages:
     """Answers GETs of engines at a moment."""
 
     def __init__(self, engines: Sequence[Engine]) -> None:
@@ -97,7 +96,7 @@ class _Pages:
         """Nothing is open."""
 
 
-class _Found:
+class Found:
     def __init__(self, engines: Sequence[Engine]) -> None:
         self._found = {f"http://{each.address}/metrics": Role.MIXED for each in engines}
         self.faults: dict[Any, str] = {}
@@ -112,10 +111,10 @@ def read_engines(
     """The intervals between these times, of engines that are read each second."""
 
     async def reading() -> tuple[list[Measured], Mapping[Role, int]]:
-        pages, measured = _Pages(engines), []
+        pages, measured = Pages(engines), []
         clock = lambda: BEGIN_S + pages.at_s  # noqa: E731
         series = ModelSeries(PRESETS[preset], MODEL, (Role.MIXED,), **settings)
-        fleet = EngineFleet(series, _Found(engines), pages, stale_s=30.0, clock=clock)
+        fleet = EngineFleet(series, Found(engines), pages, stale_s=30.0, clock=clock)
         source = ScrapeSource(Tracker(series, 1.0), fleet, MemoryStore(), clock=clock)
         for start_s, end_s in zip([0.0, *borders_s], borders_s, strict=False):
             for second in range(int(end_s - start_s)):
@@ -152,9 +151,12 @@ def read_prometheus(
             # A double: what has not arrived yet cannot be taken out of a storage.
             ask = source._ask
             source._ask = lambda query, at_s: ask(query, at_s and at_s - late_s)
-        measured = [
-            await source.collect(BEGIN_S + start_s, BEGIN_S + end_s) for start_s, end_s in pairwise(borders_s)
-        ]
+        measured: list[Measured] = []
+        interval_s = borders_s[1] - borders_s[0]
+        for end_s in borders_s[1:]:
+            since_s = measured[-1].end_s if measured else None
+            now_s = BEGIN_S + end_s
+            measured.append(await source.collect(now_s - interval_s, now_s, since_s))
         await source.close()
         return measured
 

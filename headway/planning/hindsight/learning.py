@@ -69,19 +69,22 @@ STAGES = {
 class ReplaySetup:
     """What a replay needs to know: the engine, the most replicas of each pool, and the promises.
 
-    `may_miss` is the loss budget of all requests, `classes` are the promises to single classes.
+    `may_miss` is the loss budget of all requests, `classes` are the promises to single classes. Forecasts are
+    of intervals of `interval_s`; None: as long as those observed.
     """
 
     engine: ReplayEngine
     most: Mapping[Role, int]
     may_miss: float
     classes: tuple[Promise, ...] = ()
+    interval_s: float | None = None
 
 
 def learn(state: HindsightState, observation: Observation, setup: ReplaySetup) -> HindsightState:
     """The state with one more interval. Nothing is learnt where the requests were not measured."""
     state = state.under(setup.engine.slo, setup.classes)
-    said = state.predicted.add(observation.requests, observation.ahead, MOST_INTERVALS)
+    length = observation.interval_s / (setup.interval_s or observation.interval_s)
+    said = state.predicted.add(observation.requests / length, observation.ahead, MOST_INTERVALS)
     full = any(len(memory.history) >= MOST_INTERVALS for memory in state.pools.values())
     state = replace(state, predicted=said, recalled=max(0, state.recalled - full))
     traffic = observation.traffic or synthetic_traffic(observation)

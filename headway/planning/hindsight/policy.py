@@ -119,6 +119,7 @@ class HeadwayPolicy:
             most=most,
             may_miss=loss_budget(self.settings),
             classes=tuple(self.settings.classes),
+            interval_s=self.interval_s,
         )
 
     def assess(self, observation: Observation, state: HindsightState) -> Assessment:
