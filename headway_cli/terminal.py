@@ -47,18 +47,16 @@ def table(
     Where a window is too narrow for the figures, each row is a block of lines instead.
     """
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0) if dense else (0, 1))
+    for at, name in enumerate(head):
+        if at < names:
+            made.add_column(Text(name), no_wrap=at in whole, overflow="fold")
+        else:
+            made.add_column(Text(name), no_wrap=at in whole, justify="right")
     every = [list(cells) for cells in rows]
-    for at, (name, *cells) in enumerate(zip(head, *every, strict=True)):
-        # Rich takes a column for as narrow as its longest word, also where it may not wrap.
-        lines = [line for cell in (name, *cells) for line in cell.splitlines()] if at in whole else []
-        least, left = max(map(cell_len, lines), default=None), at < names
-        made.add_column(
-            Text(name),
-            no_wrap=at in whole,
-            min_width=least,
-            overflow="fold" if left else "ellipsis",
-            justify="left" if left else "right",
-        )
+    for column, cells in zip(made.columns, zip(head, *every, strict=True), strict=True):
+        if column.no_wrap:
+            # Rich takes a column for as narrow as its longest word, also where it may not wrap.
+            column.min_width = max(cell_len(line) for cell in cells for line in cell.split("\n"))
     for cells in every:
         made.add_row(*map(Text, cells))
     return _FittingTable(made, head, every)
@@ -79,15 +77,11 @@ class _FittingTable:
         for cells in self._rows:
             yield ""
             yield from (
-                Text(f"{_one_line(name):<{margin}}{_one_line(cell)}")
+                Text(f"{name:<{margin}}{cell}".replace("\n", " "))
                 for name, cell in zip(self._head, cells, strict=True)
                 if cell
             )
         yield ""
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.splitlines())
 
 
 def sparkline(values: Sequence[float], top: float) -> str:

@@ -65,7 +65,7 @@ def _cells(window: AdviceWindow, found: AdviceDocument) -> Iterator[str]:
     yield spread(window.saved_share, share)
     yield spread(window.stood.attainment, share)
     yield spread(window.planned.attainment, share)
-    if window.saved_cost is not None:
+    if window.saved_cost is not None and found.price_per_gpu_hour is not None:
         yield spread(window.saved_cost, lambda value: money(value, found.currency))
 
 

@@ -41,7 +41,7 @@ def render(found: AdviceDocument) -> str:
         cards(_cards(found)),
         charts(_draw(found)),
         heading("Figures"),
-        figures(head(found), rows(found), stacked=True),
+        f'<div class="stacked">{figures(head(found), rows(found))}</div>',
         heading("What was compared"),
         named({**_method(found), **sentences(found)}),
         notes_section(list(notes(found))),

@@ -91,30 +91,19 @@ def named(lines: Mapping[str, str]) -> str:
 
 
 def figures(
-    head: Sequence[str],
-    body: Iterable[Iterable[str]],
-    texts: Container[int] = frozenset({1}),
-    *,
-    stacked: bool = False,
+    head: Iterable[str], body: Iterable[Iterable[str]], texts: Container[int] = frozenset({1})
 ) -> str:
-    """A table; its first column and those of `texts` hold words, which may have lines, the others figures.
-
-    In a narrow window a `stacked` one has its cells below each other, each beside the name of its column.
-    """
-
-    def named_by(name: str) -> str:
-        return f' data-head="{escape(name)}"'
+    """A table; its first column and those of `texts` hold words, which may have lines, the others figures."""
 
     def row(tag: str, cells: Iterable[str]) -> str:
         return "".join(
-            f"<{tag}{' class=text' if place in texts else ''}"
-            f"{named_by(head[place]) if stacked else ''}>{escape(cell)}</{tag}>"
+            f"<{tag}{' class=text' if place in texts else ''}>{escape(cell)}</{tag}>"
             for place, cell in enumerate(cells)
         )
 
     titles, lines = row("th", head), "".join(f"<tr>{row('td', cells)}</tr>" for cells in body)
     table = f"<table><thead><tr>{titles}</tr></thead><tbody>{lines}</tbody></table>"
-    return f'<div class="wide figures{" stacked" if stacked else ""}">{table}</div>'
+    return f'<div class="wide figures">{table}</div>'
 
 
 def notes(texts: Sequence[str]) -> str:

@@ -159,9 +159,8 @@ function tiles() {
   }
   // A fleet that misses the target is no measure for one that keeps it; where ours does, that is said.
   for (const [name, other] of otherFleets()) {
-    const kept = misses(other.kept) ? `; it keeps ${percent(other.kept)}` : "", oursKept = misses(other.oursKept) ? `; ours keeps ${percent(other.oursKept)}` : "";
-    tile(`GPUs: against ${name}`, kept ? "misses the target" : against(other), `mean ${digits(other.gpus)} GPUs, ours ${digits(other.ours)}${kept}${oursKept}${kept || oursKept ? `, target ${percent(slo.attainment)}` : ""}`,
-      kept || oursKept || other.ours > other.gpus * 1.005 ? "" : "good");
+    const late = [["it", other.kept], ["ours", other.oursKept]].filter(([, kept]) => misses(kept)).map(([who, kept]) => `; ${who} keeps ${percent(kept)}, target ${percent(slo.attainment)}`);
+    tile(`GPUs: against ${name}`, misses(other.kept) ? "misses the target" : against(other), `mean ${digits(other.gpus)} GPUs, ours ${digits(other.ours)}${late.join("")}`, late.length || other.ours > other.gpus * 1.005 ? "" : "good");
   }
   const plan = status.facts.find(({ name }) => SAVED[name]);
   if (plan) tile(SAVED[plan.name], percent(((advice.acting && advice.acted) || advice).day.saved_share.value), plan.text);

@@ -106,7 +106,7 @@ def test_no_cell_of_the_table_is_folded_or_cut(
     monkeypatch.setattr("headway_cli.advise.console", lambda: Console(width=width, highlight=False))
     lines = headway(capsys, "advise", "--url", control.url).out.splitlines()
     assert max(map(len, lines)) <= width
-    for cell in ("since the start", "GPU-hours: real", "(99.10 to 99.80 %)", "($150 to $210)"):
+    for cell in ("since the start", "within SLO:", "(99.10 to 99.80 %)", "($150 to $210)"):
         assert any(cell in line for line in lines), cell
 
 
