@@ -53,10 +53,10 @@ def table(
         else:
             made.add_column(Text(name), no_wrap=at in whole, justify="right")
     every = [list(cells) for cells in rows]
-    for column, cells in zip(made.columns, zip(head, *every, strict=True), strict=True):
+    for column, texts in zip(made.columns, zip(head, *every, strict=False), strict=False):
         if column.no_wrap:
             # Rich takes a column for as narrow as its longest word, also where it may not wrap.
-            column.min_width = max(cell_len(line) for cell in cells for line in cell.split("\n"))
+            column.min_width = max(cell_len(line) for text in texts for line in text.split("\n"))
     for cells in every:
         made.add_row(*map(Text, cells))
     return _FittingTable(made, head, every)

@@ -105,7 +105,7 @@ def test_the_cost_stands_beside_that_of_other_fleets(page: Page) -> None:
 
 def test_a_fleet_that_misses_the_target_is_no_measure(page: Page) -> None:
     late = {"gpus": 3.0, "lost": 0.27, "pools": {"prefill": 0.9, "decode": 0.9}}
-    fixed = {"gpus": 10.0, "lost": 0.004, "pools": {"prefill": 3, "decode": 7}}
+    fixed = {"gpus": 12.0, "lost": 0.004, "pools": {"prefill": 4, "decode": 8}}
     others = {"intervals": 100, "requests": 45_000, "fixed": fixed, "threshold": late}
     for last, ours_keeps in ((199, ""), (570, "ours keeps")):
         with standing(plane(last=last, alternatives=others)) as url:
