@@ -60,6 +60,9 @@ def print_advice(found: AdviceDocument) -> None:
     """The table, the sentences and the notes."""
     out = console()
     out.print(bold(headline(found)))
-    out.print(table(head(found), rows(found), dense=False))
+    # Ranges and fleets stand below what they are of, so that the table fits; nothing in it is folded.
+    names = [name.replace(": ", ":\n") for name in head(found)]
+    lines = [[cell.replace(" (", "\n(") for cell in line] for line in rows(found)]
+    out.print(table(names, lines, whole=range(len(names))))
     print_facts(sentences(found), out)
     print_notes(list(notes(found)), out)

@@ -14,6 +14,7 @@ from headway.planning.records import DRY_RUN, PENDING, REFUSED, UNREACHABLE, Dec
 from headway.words import clock, percent
 from headway_cli.control import KEY_VARIABLE, ControlClient, KeyVariable, UrlOption, client, parse
 from headway_cli.flags import option, switch
+from headway_cli.notes import DIGITS
 from headway_cli.terminal import bold, console, error_console, print_facts
 
 ANSWERS: Mapping[str | None, str] = {
@@ -28,6 +29,8 @@ REACHED = 8
 POOL = 7
 """Characters of a pool's column, at least."""
 LEAST_WHY = 15
+LINE_BEFORE = "\x1b[F\x1b[K"
+"""Back to the begin of the line before, and clear it."""
 
 Fold = Sequence[DecisionRecord]
 
@@ -59,7 +62,7 @@ class DecisionTable:
             percent(min(attained)) if attained else "–",
             *(_pool(first, role) for role in self._roles),
             _reached(last, last.id == newest),
-            _refusal(last) or _why(last),
+            _refusal(last) or _reasons(fold),
         ])  # fmt: skip
 
     def _joined(self, cells: Sequence[str]) -> str:
@@ -86,6 +89,12 @@ def _why(record: DecisionRecord) -> str:
     """The text of the decision, without the attainment, which has a column."""
     known = record.measured.attainment is not None
     return str((record.reasons.get("summary") if known else "") or record.summary)
+
+
+def _reasons(fold: Fold) -> str:
+    """The texts of decisions that are one line, oldest first; those that differ only in numbers are one."""
+    texts = {DIGITS.sub("#", text): text for text in map(_why, fold)}
+    return " Then: ".join(texts.values())
 
 
 def _refusal(record: DecisionRecord) -> str:
@@ -185,11 +194,15 @@ def _print_json(documents: Sequence[Document]) -> None:
 
 
 class _Printer:
-    """Decisions as they come: stories, or a table whose head is printed once."""
+    """Decisions as they come: stories, or a table whose head is printed once.
+
+    In a terminal the last line grows with decisions that change nothing, so that quiet hours are one line.
+    """
 
     def __init__(self, log: "DecisionLog", why: bool) -> None:
         self._log, self._why = log, why
         self._table: DecisionTable | None = None
+        self._open: Fold = ()
 
     def show(self, documents: Sequence[Document]) -> None:
         """Print these decisions, which are later than those before."""
@@ -198,13 +211,19 @@ class _Printer:
             for record in records:
                 print_story(record)
             return
-        if self._table is None and records:
-            out = console()
+        if not records:
+            return
+        out = console()
+        if self._table is None:
             self._table = DecisionTable(roles_of(records), out.width if out.is_terminal else None)
             print(self._table.head())
-        if self._table is not None:
-            for line in self._table.lines(records):
-                print(line)
+        elif out.is_terminal:
+            records = [*self._open, *records]
+            print(LINE_BEFORE, end="")
+        for line in self._table.lines(records):
+            print(line)
+        *_, last = folded(records)
+        self._open = [*last[:1], *last[1:][-MOST:]]
 
 
 def offload_traces(

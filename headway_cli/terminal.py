@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from textwrap import wrap
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -52,6 +53,10 @@ def table(
         else:
             made.add_column(Text(name), no_wrap=at in whole, justify="right")
     every = [list(cells) for cells in rows]
+    for column, texts in zip(made.columns, zip(head, *every, strict=False), strict=False):
+        if column.no_wrap:
+            # Rich takes a column for as narrow as its longest word, also where it may not wrap.
+            column.min_width = max(cell_len(line) for text in texts for line in text.split("\n"))
     for cells in every:
         made.add_row(*map(Text, cells))
     return _FittingTable(made, head, every)
@@ -72,7 +77,9 @@ class _FittingTable:
         for cells in self._rows:
             yield ""
             yield from (
-                Text(f"{name:<{margin}}{cell}") for name, cell in zip(self._head, cells, strict=True) if cell
+                Text(f"{name:<{margin}}{cell}".replace("\n", " "))
+                for name, cell in zip(self._head, cells, strict=True)
+                if cell
             )
         yield ""
 

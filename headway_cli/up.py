@@ -22,7 +22,6 @@ from actors.planning.settings import KEPT_IN, PLACE, dump, fleet_of, kept_in_fil
 from actors.store import InternalKvStore
 from actors.stored import put
 from headway.config import HeadwayConfig, load_config
-from headway.words import duration
 from headway_cli import ownership
 from headway_cli.cluster import cluster, stop_signals, uninterrupted, wait_for
 from headway_cli.control import ControlClient
@@ -125,7 +124,7 @@ def _announce_control(config: HeadwayConfig, deployed: Deployed) -> None:
 
 
 def _effective(config: HeadwayConfig) -> HeadwayConfig:
-    """The settings with the changes of before, which are still in force; these are printed."""
+    """The settings with what was changed before and is still in force, which is printed."""
     import ray
 
     if ray.is_initialized():
@@ -134,11 +133,9 @@ def _effective(config: HeadwayConfig) -> HeadwayConfig:
         kept = kept_in_file(kept_settings(config), config)
     found, changes, authors = kept or (config, {}, {})
     for key, value in changes.items():
-        author, before = authors[key], dumps(value_at(dump(config), key))
+        by, before = authors[key].by, dumps(value_at(dump(config), key))
         if dumps(value) != before:
-            by = f" by {author.by}" if author.by else ""
-            ago = "" if author.at is None else f" {duration(round(time.time() - author.at))} ago"
-            set_ = f"headway set{by}{ago}; headway set {key}={before} goes back to the file"
+            set_ = f"headway set{by and f' by {by}'}; headway set {key}={before} goes back to the file"
             print(f"Kept        {key} {dumps(value)} ({set_})")
     return found
 
@@ -158,13 +155,13 @@ def kept_settings(config: HeadwayConfig) -> Path:
 
 def stay_up(config: HeadwayConfig, announce_to_user: Announce, form: Form = WHOLE) -> None:
     """A local Ray with everything on it, until this process is to end."""
-    kept_in = kept_settings(config)
-    kept_in.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        owning(),
-        running(config, announce, form, kept_in=kept_in) as deployed,
-        stop_signals() as stopped,
-    ):
+
+    def began(url: str | None, directory: Path | None) -> None:
+        announce(url, directory)
+        if directory is not None and url is None:
+            put(InternalKvStore(), PLACE, KEPT_IN, str(kept_settings(config)))
+
+    with owning(), running(config, began, form) as deployed, stop_signals() as stopped:
         announce_to_user(deployed)
         print("Ctrl-C ends it.", flush=True)
         wait_for(stopped)
@@ -172,21 +169,13 @@ def stay_up(config: HeadwayConfig, announce_to_user: Announce, form: Form = WHOL
 
 @contextmanager
 def running(
-    config: HeadwayConfig,
-    progress: Progress = lambda _url, _directory: None,
-    form: Form = WHOLE,
-    kept_in: Path | None = None,
+    config: HeadwayConfig, progress: Progress = lambda _url, _directory: None, form: Form = WHOLE
 ) -> Iterator[Deployed]:
-    """Everything on a local Ray, as long as the block lasts. `progress` takes what is known so far.
-
-    `kept_in` is where changes of settings outlive that Ray.
-    """
+    """Everything on a local Ray, as long as the block lasts. `progress` takes what is known so far."""
     progress(None, None)
     say("starting Ray")
     with cluster(None) as ray_cluster:
         progress(None, ray_cluster.directory)
-        if kept_in is not None:
-            put(InternalKvStore(), PLACE, KEPT_IN, str(kept_in))
         deployed = deploy(config, say, form)
         progress(deployed.url, ray_cluster.directory)
         yield deployed

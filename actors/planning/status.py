@@ -1,12 +1,11 @@
 """The status document of the planner, see `headway.planning.documents.StatusDocument`."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from actors.connectors.drift import DriftAwareConnector
 from actors.planning.context import PlannerContext, PlannerState
-from headway.config import PoolSettings, SloSettings
+from headway.config import PoolSettings
 from headway.engine.kinds import engine_kind
 from headway.planning import PoolLimits, Role
 from headway.planning.documents import PlannerPhase, StatusDocument
@@ -21,7 +20,7 @@ from headway.planning.record_figures import (
     reason_codes,
     stood_already,
 )
-from headway.planning.records import DecisionRecord, SloFigures
+from headway.planning.records import DecisionRecord
 from headway.planning.types import KnowsAlternatives
 
 PLANNER_SETTINGS = ("dry_run", "policy", "max_gpu_budget")
@@ -87,8 +86,10 @@ def status_document(context: PlannerContext, state: PlannerState, loop: LoopCoun
             "ttft_only": state.measured is not None and state.measured.ttft_only,
             "total": state.memory.attainment,
             "missed_since": missed_since(context.log.records, config.slo.attainment),
-            "windows": _windows(state, context.log.records),
-            "classes_missed_since": _classes_missed_since(config.slo, state, context.log.records),
+            "windows": {
+                "all": judged_in(context.log.records),
+                **{name: judged_in(context.log.records, name) for name in config.slo.classes},
+            },
         },
         "measured": state.measured,
         "last_decision": None if last is None else _decision(context, state, last),
@@ -144,25 +145,6 @@ def _connector(context: PlannerContext, state: PlannerState) -> dict[str, Any]:
         **(connector.document() if isinstance(connector, DriftAwareConnector) else {}),
         "failures": state.connector_failures,
     }
-
-
-def _classes_missed_since(
-    slo: SloSettings, state: PlannerState, records: Sequence[DecisionRecord]
-) -> dict[str, float | None]:
-    """Of the classes below their target in the last interval."""
-    targets = SloFigures.model_validate(slo.model_dump())
-    measured = {} if state.measured is None else state.measured.classes
-    wanted = {name: targets.of_class(name).attainment or 1.0 for name in measured}
-    return {
-        name: missed_since(records, wanted[name], name)
-        for name, figures in measured.items()
-        if figures.attainment is not None and figures.attainment < wanted[name]
-    }
-
-
-def _windows(state: PlannerState, records: Sequence[DecisionRecord]) -> dict[str, Any]:
-    classes = {} if state.measured is None else state.measured.classes
-    return {"all": judged_in(records), **{name: judged_in(records, name) for name in classes}}
 
 
 def _alternatives(state: PlannerState) -> dict[str, Any] | None:

@@ -16,8 +16,8 @@ from headway.planning.documents import (
 )
 from headway.words import duration, money, targets
 
-HEAD = ("", "covered", "GPU-hours: real", "planned", "saved", "within SLO: real", "planned")
-ACTED_HEAD = ("", "covered", "GPU-hours: before", "Headway", "saved", "within SLO: before", "Headway")
+FLEETS = {False: ("real", "planned"), True: ("before", "Headway")}
+"""The two fleets of a dry run, and of a planner that acts."""
 DAY_S = 86400.0
 COVERED = 0.95
 """Share of a window below which the text names how much was measured."""
@@ -38,8 +38,10 @@ def acts(found: AdviceFigures) -> bool:
 
 def head(found: AdviceDocument) -> list[str]:
     """The columns."""
+    theirs, ours = FLEETS[acts(found)]
     return [
-        *(ACTED_HEAD if acts(found) else HEAD),
+        *("", "covered", f"GPU-hours: {theirs}", f"GPU-hours: {ours}", "saved"),
+        *(f"within SLO: {theirs}", f"within SLO: {ours}"),
         *([] if found.price_per_gpu_hour is None else ["cost saved"]),
     ]
 
@@ -63,7 +65,7 @@ def _cells(window: AdviceWindow, found: AdviceDocument) -> Iterator[str]:
     yield spread(window.saved_share, share)
     yield spread(window.stood.attainment, share)
     yield spread(window.planned.attainment, share)
-    if window.saved_cost is not None:
+    if window.saved_cost is not None and found.price_per_gpu_hour is not None:
         yield spread(window.saved_cost, lambda value: money(value, found.currency))
 
 

@@ -181,28 +181,20 @@ class PoolStatus(LoadFigures, ReplicaCounts):
     gpus_per_replica: int | None = None
 
 
-class JudgedFigures(Document):
-    """Requests that were judged, and those of them that missed their SLO."""
-
-    judged: float = 0.0
-    missed: float = 0.0
-
-
 class AttainmentFigures(Document):
     """Shares of requests that met their SLO.
 
     `missed_since` is the start of the latest run of intervals below target, in seconds since 1970; null while
-    the last one is on target. `classes_missed_since` has it for classes below
-    theirs. `windows` are the last 5 minutes (`5m`) and the last hour (`1h`), of all requests (`all`) and by
-    class. With `ttft_only` a request counts by its TTFT alone, as the metrics know no more.
+    the last one is on target. `windows`: how many were `judged` and `missed` in the last 5 minutes (`5m`) and
+    the last hour (`1h`), of `all` and by class. With `ttft_only` a request counts by its TTFT alone, as the
+    metrics know no more.
     """
 
     last_interval: float | None = None
     ttft_only: bool = False
     total: float | None = None
     missed_since: float | None = None
-    classes_missed_since: Mapping[str, float | None] = {}
-    windows: Mapping[str, Mapping[str, JudgedFigures]] = {}
+    windows: Mapping[str, Mapping[str, Mapping[str, float]]] = {}
 
 
 class VerdictFigures(Document):

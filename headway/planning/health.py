@@ -106,8 +106,9 @@ def _ended(status: StatusDocument) -> bool:
 
 
 class _Window(NamedTuple):
-    """Requests judged and missed in the last `seconds`, and the share that may miss."""
+    """Requests of all (or ` of CLASS`) judged and missed in the last `seconds`; the share that may miss."""
 
+    of: str
     seconds: float
     judged: float
     missed: float
@@ -124,17 +125,10 @@ class _Window(NamedTuple):
         return self.above and chance(self.missed, self.judged, self.may) < self.seconds / PERIOD_S
 
 
-class _Missed(NamedTuple):
-    """A window that burns, of all requests or ` of CLASS`, and since when its intervals have been late."""
-
-    of: str
-    window: _Window
-    since_s: float | None
-
-
 def chance(missed: float, judged: float, share: float) -> float:
     """The chance that so many or more of the requests judged miss, if each does with probability `share`."""
-    least, count = round(missed), round(judged)
+    count = round(judged)
+    least = min(round(missed), count)
     if least <= count * share:
         return 1.0
     if share <= 0.0:
@@ -148,42 +142,32 @@ def chance(missed: float, judged: float, share: float) -> float:
     return min(1.0, total)
 
 
-def _missed(status: StatusDocument) -> list[_Missed]:
-    """The targets that are missed: that of all requests, or else those of classes."""
-    attainment, measured = status.attainment, status.measured or MeasuredFigures()
-    last = measured.judged if measured.judged is not None else measured.completed or measured.requests
-    share, since_s = attainment.last_interval, attainment.missed_since
-    if found := _burning_window(status, "all", (share, last), _target(status.slo)):
-        return [_Missed("", found, since_s)]
-    classes = {
-        name: _burning_window(
-            status, name, (part.attainment, part.judged), _target(status.slo.of_class(name))
-        )
-        for name, part in measured.classes.items()
-    }
-    return [
-        _Missed(f" of {name}", window, attainment.classes_missed_since.get(name))
-        for name, window in classes.items()
-        if window is not None
-    ]
+def _missed(status: StatusDocument) -> list[_Window]:
+    """The windows that burn: that of all requests, or else those of classes."""
+    measured, attained = status.measured or MeasuredFigures(), status.attainment.last_interval
+    judged = measured.judged if measured.judged is not None else measured.completed or measured.requests
+    parts = {name: (part.attainment, part.judged) for name, part in measured.classes.items()}
+    whole = _burning_window(status, "all", (attained, judged))
+    found = [whole] if whole else [_burning_window(status, name, part) for name, part in parts.items()]
+    return [window for window in found if window is not None]
 
 
 def _burning_window(
-    status: StatusDocument, name: str, last: tuple[float | None, float | None], target: float
+    status: StatusDocument, name: str, last: tuple[float | None, float | None]
 ) -> _Window | None:
     """The shortest window that burns; `last` is the attainment of the last interval, and of how many."""
     (attained, judged), interval_s = last, status.planner.interval_s or WINDOWS_S["5m"]
     if attained is None or judged is None:
         return None
-    windows = [_Window(interval_s, judged, (1.0 - attained) * judged, 1.0 - target)]
+    of, slo = ("", status.slo) if name == "all" else (f" of {name}", status.slo.of_class(name))
+    counts = [(interval_s, judged, (1.0 - attained) * judged)]
     for key, found in status.attainment.windows.get(name, {}).items():
-        windows.append(_Window(max(WINDOWS_S[key], interval_s), found.judged, found.missed, 1.0 - target))
-    shorter = windows[0]
-    for window in windows:
-        if shorter.above and window.burns:
-            return window
-        shorter = window
-    return None
+        counts.append((max(WINDOWS_S[key], interval_s), found["judged"], found["missed"]))
+    windows = [_Window(of, *each, 1.0 - _target(slo)) for each in counts]
+    shorter = [windows[0], *windows]
+    return next(
+        (one for one, before in zip(windows, shorter, strict=False) if before.above and one.burns), None
+    )
 
 
 def _late_on_average(status: StatusDocument) -> bool:
@@ -222,9 +206,9 @@ def _also(text: str) -> str:
     return f"; {text}" if text else ""
 
 
-def _burning(status: StatusDocument, missed: Iterable[_Missed], now_s: float) -> str:
+def _burning(status: StatusDocument, missed: Iterable[_Window], now_s: float) -> str:
     slo = "TTFT" if status.attainment.ttft_only else "SLO"
-    text = "; ".join(_missing(each, slo, now_s) for each in missed) or "latencies are above target"
+    text = "; ".join(_missing(status, each, slo, now_s) for each in missed) or "latencies are above target"
     if late := ", ".join(_late(status)):
         text += f": {late}"
     if wants := "; ".join(_wanting(status)):
@@ -236,11 +220,11 @@ def _burning(status: StatusDocument, missed: Iterable[_Missed], now_s: float) ->
     return text
 
 
-def _missing(found: _Missed, slo: str, now_s: float) -> str:
-    window, since_s = found.window, found.since_s
-    missed, budget = percent(window.missed / window.judged), percent(round(window.may, 6))
+def _missing(status: StatusDocument, found: _Window, slo: str, now_s: float) -> str:
+    since_s = None if found.of else status.attainment.missed_since
     lasts = "" if since_s is None else f"; below target for {duration(round(now_s - since_s))}"
-    requests, span = plural(round(window.judged), "request"), duration(round(window.seconds))
+    missed, budget = percent(found.missed / found.judged), percent(round(found.may, 6))
+    requests, span = plural(round(found.judged), "request"), duration(round(found.seconds))
     return f"{missed} of {requests}{found.of} in the last {span} missed their {slo} (budget {budget}{lasts})"
 
 

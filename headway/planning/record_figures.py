@@ -106,17 +106,14 @@ def beyond_reach(record: DecisionRecord) -> float | None:
     return max((share for share in shares if share is not None), default=None)
 
 
-def missed_since(
-    records: Sequence[DecisionRecord], target: float, of_class: str | None = None
-) -> float | None:
+def missed_since(records: Sequence[DecisionRecord], target: float) -> float | None:
     """Since when the intervals of `records`, oldest first, are below target; None if the last is not.
 
-    Of all requests, or of a class. Intervals in which nothing was judged count as those before them.
+    Intervals in which nothing was judged count as those before them.
     """
     since_s: float | None = None
     for record in reversed(records):
-        found = record.measured if of_class is None else record.measured.classes.get(of_class)
-        attained = None if found is None else found.attainment
+        attained = record.measured.attainment
         if attained is not None and attained >= target:
             break
         if attained is not None:

@@ -7,6 +7,7 @@ import numpy as np
 
 from headway.planning import Role
 from headway.planning.advice_text import (
+    FLEETS,
     acts,
     fleet_text,
     head,
@@ -28,8 +29,6 @@ from headway_cli.page.template import card, cards, charts, figures, heading, nam
 from headway_cli.page.template import notes as notes_section
 
 STOOD, PLANNED = ORANGE, BLUE
-NAMES = {False: ("real", "planned"), True: ("before", "Headway")}
-"""The two fleets of a dry run, and of a planner that acts."""
 
 Values = Callable[[AdvicePoint], float | None]
 
@@ -42,7 +41,7 @@ def render(found: AdviceDocument) -> str:
         cards(_cards(found)),
         charts(_draw(found)),
         heading("Figures"),
-        figures(head(found), rows(found)),
+        f'<div class="stacked">{figures(head(found), rows(found))}</div>',
         heading("What was compared"),
         named({**_method(found), **sentences(found)}),
         notes_section(list(notes(found))),
@@ -71,7 +70,7 @@ def _method(found: AdviceDocument) -> dict[str, str]:
 
 
 def _cards(found: AdviceDocument) -> Iterator[str]:
-    window, (theirs, ours) = shown_part(found).window, NAMES[acts(found)]
+    window, (theirs, ours) = shown_part(found).window, FLEETS[acts(found)]
     assert window is not None
     saved = window.saved_share.value or 0.0
     more, turn = ("saved", 1.0) if saved >= 0.0 else ("more", -1.0)
@@ -107,7 +106,7 @@ def _range(text: str) -> str:
 
 
 def _draw(found: AdviceDocument) -> Figure:
-    points, (theirs, ours) = shown_part(found).points, NAMES[acts(found)]
+    points, (theirs, ours) = shown_part(found).points, FLEETS[acts(found)]
     roles = list(dict.fromkeys(role for each in points for role in each.planned_replicas))
     titles = ("GPUs in use", *(f"Replicas that serve: {role}" for role in roles), "Requests within SLO")
     began_at, ended_at = (points[0].start_at, points[-1].end_at) if points else (0.0, 1.0)

@@ -330,3 +330,4 @@ class Figure {
   }
 }
 for (const host of document.querySelectorAll(".charts")) host.figure = new Figure(host);
+for (const cell of document.querySelectorAll(".stacked td")) cell.dataset.head = cell.closest("table").tHead.rows[0].cells[cell.cellIndex].textContent;

@@ -162,9 +162,8 @@ function tiles() {
   }
   // A fleet that misses the target is no measure for one that keeps it; where ours does, that is said.
   for (const [name, other] of otherFleets()) {
-    const kept = misses(other.kept) ? `; it keeps ${percent(other.kept)}` : "", oursKept = misses(other.oursKept) ? `; ours keeps ${percent(other.oursKept)}` : "";
-    tile(`GPUs: against ${name}`, kept ? "misses the target" : against(other), `mean ${digits(other.gpus)} GPUs, ours ${digits(other.ours)}${kept}${oursKept}${kept || oursKept ? `, target ${percent(slo.attainment)}` : ""}`,
-      kept || oursKept || other.ours > other.gpus * 1.005 ? "" : "good");
+    const late = [["it", other.kept], ["ours", other.oursKept]].filter(([, kept]) => misses(kept)).map(([who, kept]) => `; ${who} keeps ${percent(kept)}, target ${percent(slo.attainment)}`);
+    tile(`GPUs: against ${name}`, misses(other.kept) ? "misses the target" : against(other), `mean ${digits(other.gpus)} GPUs, ours ${digits(other.ours)}${late.join("")}`, late.length || other.ours > other.gpus * 1.005 ? "" : "good");
   }
   const plan = status.facts.find(({ name }) => SAVED[name]);
   if (plan) tile(SAVED[plan.name], percent(((advice.acting && advice.acted) || advice).day.saved_share.value), plan.text);
@@ -177,17 +176,27 @@ function tiles() {
   });
 }
 
+// A change is a line of its own; decisions in a row that changed nothing are one, the newest first, with all their reasons.
+const counted = (row) => Object.entries(row.pools).filter(([, pool]) => pool.target !== null).sort().reverse().map(([role, pool]) => pool.before !== null && pool.before !== pool.target ? `${role} ${pool.before} → ${pool.target}` : `${role} ${pool.target}`).join(", ");
+const alike = (row, other) => !changed(row) && !changed(other) && row.outcome === other.outcome && counted(row) === counted(other);
 function decisions() {
   const every = byId("every").checked, shown = [];
-  for (let place = rows.length - 1; place >= 0 && shown.length < LISTED; place--) if (every || changed(rows[place]) || place === rows.length - 1) shown.push(rows[place]);
+  for (let place = rows.length - 1; place >= 0; place--) {
+    const row = rows[place], fold = shown[shown.length - 1];
+    if (fold && fold[fold.length - 1].id === row.id + 1 && alike(fold[0], row)) fold.push(row);
+    else if (shown.length === LISTED) break;
+    else if (every || changed(row) || !fold) shown.push([row]);
+  }
   const list = byId("list");
   while (list.children.length > shown.length) list.lastChild.remove();
-  shown.forEach((row, place) => {
+  shown.forEach((fold, place) => {
+    const row = fold[0], first = fold[fold.length - 1], reasons = new Map();
+    for (const each of [...fold].reverse()) reasons.set(each.summary.replace(/[\d.,]*\d/g, "#"), each.summary);
     const node = list.children[place] || list.appendChild(make("tr"));
     if (!node.children.length) { node.append(make("td"), make("td"), make("td"), make("td")); node.tabIndex = 0; }
-    const counts = Object.entries(row.pools).filter(([, pool]) => pool.target !== null).sort().reverse().map(([role, pool]) => pool.before !== null && pool.before !== pool.target ? `${role} ${pool.before} → ${pool.target}` : `${role} ${pool.target}`);
-    [`${clock(row.at)} #${row.id}`, counts.join(", "), row.summary, row.outcome].forEach((text, each) => set(node.children[each], text));
-    node.dataset.id = row.id; node.className = picked === row.id ? "picked" : "";
+    const since = fold.length > 1 ? `, the same since ${clock(first.at)} #${first.id}` : "";
+    [`${clock(row.at)} #${row.id}${since}`, counted(row), [...reasons.values()].join(" Then: "), row.outcome].forEach((text, each) => set(node.children[each], text));
+    node.dataset.id = row.id; node.className = fold.some((each) => each.id === picked) ? "picked" : "";
   });
 }
 
@@ -255,10 +264,12 @@ function tables(host, blocks) {
   host.dataset.text = text;
   host.replaceChildren(...blocks.map(([title, head, lines]) => {
     const part = make("div"), wide = make("div", undefined, "wide"), table = make("table"), top = make("tr");
+    table.className = head.length > 5 ? "many" : head[0] ? "" : "named";
     top.append(...head.map((name) => make("th", name)));
     table.append(top, ...lines.map((line) => {
       const row = make("tr"), bad = line[head.length], isBad = (each) => bad === true ? each > 0 : Boolean(bad) && bad.includes(each);
       row.append(...head.map((_, each) => make("td", line[each] || "", isBad(each) ? "bad" : "")));
+      [...row.children].forEach((cell, each) => { cell.dataset.head = head[each]; });
       return row;
     }));
     wide.append(table); part.append(make("h2", title), wide);

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from cli_cases import headway
 from control_server import AT, Control, controlling
+from rich.console import Console
 
 HOUR_S = 3600.0
 
@@ -96,6 +97,17 @@ def test_the_table_says_what_would_have_been_saved(
     assert "since the start" in text
     assert "last day" not in text
     assert "Plan now prefill 4, decode 3 (policy headway)" in text
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_cell_of_the_table_is_folded_or_cut(
+    width: int, control: Control, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headway_cli.advise.console", lambda: Console(width=width, highlight=False))
+    lines = headway(capsys, "advise", "--url", control.url).out.splitlines()
+    assert max(map(len, lines)) <= width
+    for cell in ("since the start", "within SLO:", "(99.10 to 99.80 %)", "($150 to $210)"):
+        assert any(cell in line for line in lines), cell
 
 
 def test_a_plan_that_takes_more_says_so(control: Control, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,8 @@ from rich.console import Console
 from headway.planning.documents import StatusDocument
 from headway.planning.records import DecisionRecord
 from headway.words import clock
+from headway_cli import decisions
+from headway_cli.control import ControlClient
 from headway_cli.decisions import DecisionTable, roles_of
 from headway_cli.status import status_view
 from interp import load_profile
@@ -314,6 +316,29 @@ def test_decisions_that_changed_nothing_are_one_line(
     assert lines[2].endswith("Needs 9; limited to 4.")
     assert lines[3].endswith("refused  nobody has reported")
     assert lines[4].endswith("not yet  No metrics (old). Needs 4.")
+
+
+def test_one_line_for_several_decisions_has_all_their_reasons(
+    control: Control, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stays = {"previous_targets": {"prefill": 2, "decode": 4}}
+    texts = ("Needs 3; keeping 4.", "Needs 4.", "Needs 2; keeping 4.", "Needs 4.")
+    control.decisions = [decision(n, **stays, reasons={"summary": each}) for n, each in enumerate(texts)]
+    _, line = headway(capsys, "decisions", "--url", control.url).out.splitlines()
+    assert line.endswith("Needs 2; keeping 4. Then: Needs 4.")
+
+
+def test_quiet_hours_are_one_line_of_a_terminal_that_follows(
+    control: Control, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decisions, "console", lambda: Console(force_terminal=True, width=120))
+    stays = {"previous_targets": {"prefill": 2, "decode": 4}}
+    printer = decisions._Printer(decisions.DecisionLog(ControlClient(url=control.url)), why=False)
+    for numbers in ((1, 2), (3,), (4,)):
+        printer.show([decision(number, **(stays if number > 1 else {})) for number in numbers])
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert [line.removeprefix("\x1b[F\x1b[K").split()[0] for line in lines] == ["1", "2", "2-3", "2-4"]
+    assert [line.startswith("\x1b[F\x1b[K") for line in lines] == [False, False, True, True]
 
 
 def test_wide_ranges_stay_in_their_columns() -> None:

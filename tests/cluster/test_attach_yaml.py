@@ -64,9 +64,12 @@ def test_the_parts_of_the_deployment_fit(deployed: HeadwayConfig) -> None:
         == KUBERNETES["ServiceAccount"]["metadata"]["name"]
     )
     assert container()["command"] == ["headway", "attach", "/etc/headway/headway.yaml"]
-    assert container()["volumeMounts"] == [{"name": "config", "mountPath": "/etc/headway"}]
-    (volume,) = pod["spec"]["volumes"]
-    assert volume["configMap"]["name"] == KUBERNETES["ConfigMap"]["metadata"]["name"]
+    mounted = {each["name"]: each["mountPath"] for each in container()["volumeMounts"]}
+    kept_in = {each["name"]: each.get("value") for each in container()["env"]}["XDG_STATE_HOME"]
+    assert mounted == {"config": "/etc/headway", "state": kept_in}
+    volumes = {each["name"]: each for each in pod["spec"]["volumes"]}
+    assert volumes["config"]["configMap"]["name"] == KUBERNETES["ConfigMap"]["metadata"]["name"]
+    assert volumes["state"] == {"name": "state", "emptyDir": {}}
     (port,) = container()["ports"]
     (served,) = KUBERNETES["Service"]["spec"]["ports"]
     assert port["containerPort"] == served["port"] == deployed.gateway.port

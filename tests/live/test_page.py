@@ -105,9 +105,9 @@ def test_the_cost_stands_beside_that_of_other_fleets(page: Page) -> None:
 
 def test_a_fleet_that_misses_the_target_is_no_measure(page: Page) -> None:
     late = {"gpus": 3.0, "lost": 0.27, "pools": {"prefill": 0.9, "decode": 0.9}}
-    fixed = {"gpus": 10.0, "lost": 0.004, "pools": {"prefill": 3, "decode": 7}}
+    fixed = {"gpus": 12.0, "lost": 0.004, "pools": {"prefill": 4, "decode": 8}}
     others = {"intervals": 100, "requests": 45_000, "fixed": fixed, "threshold": late}
-    for last, ours_keeps in ((199, ""), (570, "ours keeps 88.")):
+    for last, ours_keeps in ((199, ""), (570, "ours keeps")):
         with standing(plane(last=last, alternatives=others)) as url:
             page.goto(url)
             threshold = page.locator(".tile", has_text="against the best threshold")
@@ -281,13 +281,41 @@ def test_a_thousand_replicas_and_many_updates_leave_nothing_behind(
     assert later_heap <= heap * 1.2 + 200_000
 
 
-def test_the_narrow_page_needs_no_sideways_scrolling(page: Page) -> None:
-    page.set_viewport_size({"width": 390, "height": 844})
-    with standing(plane()) as url:
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_is_cut_off_at_the_right(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 844})
+    name = "http://prometheus.monitoring.svc.cluster.local:9090/select/0/prometheus/api/v1/query?" + "x" * 90
+    with standing(plane(last=570, components={"MetricCollector": {"ok": False, "detail": name}})) as url:
         page.goto(url)
-        expect(page.locator("#tiles .tile").first).to_be_visible()
-        wide = page.locator("body").evaluate("body => body.scrollWidth - window.innerWidth")
-        assert wide <= 0
+        expect(page.locator("#facts")).to_contain_text(name)
+        for part in ("body", "#latencies .wide", "#decisions .wide", "#facts .wide"):
+            for host in page.locator(part).all():
+                assert host.evaluate("host => host.scrollWidth - host.clientWidth") <= 0, part
+        # A phone has the figures of a class below each other, each with its name.
+        shown = (
+            page.locator("#latencies td")
+            .nth(5)
+            .evaluate("cell => getComputedStyle(cell, '::before').content")
+        )
+        assert shown == ("none" if width > 700 else '"TTFT p50 / p95 / p99"')
+
+
+def test_decisions_that_changed_nothing_are_one_line_with_all_their_reasons(page: Page) -> None:
+    shown = plane(count=60)
+    quiet = {"previous_targets": decided(199), "connector": {"kind": "ray_serve", "status": "unchanged"}}
+    for number, summary in ((200, "Needs 4; keeping 5."), (201, "Needs 3; keeping 5."), (202, "No metrics.")):
+        end_s = time.time() - 3.0 - (202 - number) * INTERVAL_S
+        shown.records.append(record(number, end_s, targets=decided(199), summary=summary, **quiet))
+    with standing(shown) as url:
+        page.goto(url)
+        rows = page.locator("#list tr")
+        expect(rows.first).to_contain_text("#202, the same since")
+        expect(rows.first.locator("td").nth(2)).to_contain_text("Needs 3; keeping 5. Then: No metrics.")
+        assert "Needs 4; keeping 5." not in rows.first.inner_text()
+        before = rows.count()
+        shown.records.append(record(203, time.time(), targets=decided(199), summary="No metrics.", **quiet))
+        expect(rows.first).to_contain_text("#203, the same since")
+        assert rows.count() == before
 
 
 def test_a_young_system_fills_the_picture(page: Page) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
+from headway.planning.documents import AdviceDocument
 from headway.words import percent
 from headway_cli.app import run
+from headway_cli.page.advice import render
 from tests.patience import PATIENCE_S
 
 LOAD = "diurnal:rate_rps=20,amplitude=0.6,duration_s=600,input_tokens=900,output_tokens=80,seed=5"
@@ -113,3 +115,23 @@ def test_the_data_can_be_had(page: Page, compared: Path) -> None:
         found = saved[row["label"]]
         assert float(found["x"]) == pytest.approx(row["gpu_hours"], rel=1e-6)
         assert found["y"] == percent(row["attainment"])
+
+
+def test_the_figures_of_advice_fit_a_phone(browser: Browser, tmp_path: Path) -> None:
+    spread = {"value": 0.3, "low": 0.25, "high": 0.35}
+    fleet = {"gpu_hours": 240.0, "attainment": spread, "cost": 600.0}
+    window = {
+        "start_at": 1.7e9, "end_at": 1.7e9 + 86400.0, "covered_s": 86400.0, "requests": 24_000.0,
+        "stood": fleet, "planned": fleet,
+        "saved_gpu_hours": spread, "saved_share": spread, "saved_cost": spread,
+    }  # fmt: skip
+    found = AdviceDocument.model_validate({"window": window, "day": window, "price_per_gpu_hour": 2.5})
+    (tmp_path / "advice.html").write_text(render(found), encoding="utf-8")
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.goto((tmp_path / "advice.html").as_uri())
+    table = page.locator(".figures")
+    assert table.evaluate("host => host.scrollWidth - host.clientWidth") <= 0
+    saved = table.locator("tbody td").nth(4)
+    assert saved.inner_text() == "30.0 % (25.0 to 35.0 %)"
+    assert saved.evaluate("cell => getComputedStyle(cell, '::before').content") == '"saved"'
+    page.close()

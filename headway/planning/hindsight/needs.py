@@ -26,7 +26,6 @@ are not known 1 / s stands in.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil, isfinite, isnan
-from typing import NamedTuple
 
 import numpy as np
 
@@ -48,6 +47,7 @@ from headway.planning.hindsight.state import HindsightState
 from headway.planning.policies import PolicySettings
 from headway.planning.replay import ReplayEngine
 from headway.planning.types import Observation, PoolState, Role
+from headway.words import duration
 
 ROUNDING = 1e-6
 
@@ -272,25 +272,22 @@ def _need(
     )
 
 
-class HeldPeak(NamedTuple):
-    """A peak that a pool is sized for: its age, and the seconds after which its interval is forgotten."""
-
-    age_s: float
-    forgotten_s: float
-
-
 def held_peaks(
     assessed: Assessment, needs: Mapping[Role, Need], settings: PolicySettings
-) -> Mapping[Role, HeldPeak]:
-    """Of each pool whose replicas are for a peak that was longer ago than a raise is held for anyway."""
-    found: dict[Role, HeldPeak] = {}
+) -> Mapping[Role, str]:
+    """How long ago the peak was that a pool is sized for, in words, and when that ends.
+
+    Of each pool whose replicas are for a peak that was longer ago than a raise is held for anyway.
+    """
+    found: dict[Role, str] = {}
     for role in assessed.backtests:
         option, work = needs[role].option, assessed.state.pool(role).history.work
         age = int(np.argmax(work[::-1]))
-        age_s = age * settings.interval_s
+        age_s, left_s = age * settings.interval_s, (MOST_INTERVALS - age) * settings.interval_s
         of_peak = option is not None and option.forecast == FORECASTS[PEAK] and option.replicas > 1
         if of_peak and age_s > settings.section("headway", HeadwaySettings).hold_s:
-            found[role] = HeldPeak(age_s, (MOST_INTERVALS - age) * settings.interval_s)
+            ends = f"until calmer traffic outweighs it, or {duration(left_s)} have passed"
+            found[role] = f" for the peak {duration(age_s)} ago ({ends})"
     return found
 
 

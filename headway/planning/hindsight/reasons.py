@@ -32,18 +32,18 @@ from headway.planning.hindsight.backtest import SURPRISE
 from headway.planning.hindsight.choice import class_budgets, front, loss_budget, within_budget
 from headway.planning.hindsight.excess import Excess, excess_lines
 from headway.planning.hindsight.history import PoolHistory, common_intervals
-from headway.planning.hindsight.needs import HeldPeak, Need, SlowReplicas, slow_lines
+from headway.planning.hindsight.needs import Need, SlowReplicas, slow_lines
 from headway.planning.hindsight.settings import HeadwaySettings
 from headway.planning.hindsight.starts import MissingCapacity, missing_lines
 from headway.planning.hindsight.state import HindsightState, ReleaseDelay
 from headway.planning.policies import PolicySettings, common, jsonable, ordered, progress_warnings
 from headway.planning.types import Alternative, Alternatives, FloatArray, Observation, Role
-from headway.words import duration, percent
+from headway.words import percent
 
 NOTHING_MISSING: Mapping[Role, MissingCapacity] = MappingProxyType({})
 NO_EXCESS: Mapping[Role, Excess] = MappingProxyType({})
 NONE_SLOW: Mapping[Role, SlowReplicas] = MappingProxyType({})
-NO_PEAKS: Mapping[Role, HeldPeak] = MappingProxyType({})
+NO_PEAKS: Mapping[Role, str] = MappingProxyType({})
 
 PEAKY = 1.5
 """Times the typical need from which a pool counts as held for peaks."""
@@ -62,7 +62,7 @@ def explain(
     missing: Mapping[Role, MissingCapacity] = NOTHING_MISSING,
     unexplained: Mapping[Role, Excess] = NO_EXCESS,
     slow: Mapping[Role, SlowReplicas] = NONE_SLOW,
-    peaks: Mapping[Role, HeldPeak] = NO_PEAKS,
+    peaks: Mapping[Role, str] = NO_PEAKS,
 ) -> Mapping[str, Any]:
     """The reasons of one decision.
 
@@ -81,7 +81,7 @@ def explain(
         reasons["engines"] = corrected
     lines = [
         *(
-            _need_line(role, needs, delays[role], fitted, (slow.get(role), peaks.get(role)))
+            _need_line(role, needs, delays[role], fitted, (slow.get(role), peaks.get(role, "")))
             for role in ordered(needs)
         ),
         # The plan of a dry run is for a fleet of its own, and that is where requests wait.
@@ -121,7 +121,7 @@ def _need_line(
     needs: Mapping[Role, Need],
     delay: ReleaseDelay,
     fitted: Fit,
-    why: tuple[SlowReplicas | None, HeldPeak | None],
+    why: tuple[SlowReplicas | None, str],
 ) -> str:
     """A sentence on one pool; a single pool is not named."""
     need, target, alone, (slow, peak) = needs[role], fitted.targets[role], len(needs) == 1, why
@@ -135,7 +135,7 @@ def _need_line(
         }
         if extra := ", ".join(f"{count} {purpose}" for purpose, count in parts.items() if count):
             text += f" ({extra})"
-        text += "" if peak is None else _peak(peak)
+        text += peak
         if delay.target > need.replicas:
             text += f"; keeping {delay.target} {'while learning' if need.learning else 'for now'}"
     if target != delay.target:
@@ -143,12 +143,6 @@ def _need_line(
         by = " and ".join(SETTINGS.get(limit, limit) for limit in limits if ": " not in limit)
         text += f"; {'raised' if target > delay.target else 'limited'} to {target}{by and f' by {by}'}"
     return f"{text[0].upper()}{text[1:]}."
-
-
-def _peak(peak: HeldPeak) -> str:
-    """` for the peak 12 min ago (until calmer traffic outweighs it, or 7.8 h have passed)`."""
-    ends = f"until calmer traffic outweighs it, or {duration(peak.forgotten_s)} have passed"
-    return f" for the peak {duration(peak.age_s)} ago ({ends})"
 
 
 def _queue(needs: Mapping[Role, Need]) -> bool:
