@@ -186,7 +186,9 @@ class AttainmentFigures(Document):
 
     `missed_since` is the start of the latest run of intervals below target, in seconds since 1970; null while
     the last one is on target. `classes_missed_since` has it for classes below
-    theirs. With `ttft_only` a request counts by its TTFT alone, as the metrics know no more.
+    theirs. With `ttft_only` a request counts by its TTFT alone, as the metrics know no more. `unended_since`
+    is since when requests are under way and none has ended, null while some do; `usual_s` is the mean
+    duration of the last requests that did.
     """
 
     last_interval: float | None = None
@@ -194,6 +196,8 @@ class AttainmentFigures(Document):
     total: float | None = None
     missed_since: float | None = None
     classes_missed_since: Mapping[str, float | None] = {}
+    unended_since: float | None = None
+    usual_s: float | None = None
 
 
 class VerdictFigures(Document):

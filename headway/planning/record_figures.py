@@ -124,6 +124,18 @@ def missed_since(
     return since_s
 
 
+def unended_since(records: Sequence[DecisionRecord]) -> float | None:
+    """The begin of the latest intervals of `records`, oldest first, in which requests were under way and none
+    ended; None if one did in the last.
+    """
+    since_s = None
+    for record in reversed(records):
+        if not record.measured.unended:
+            break
+        since_s = record.interval.start_s
+    return since_s
+
+
 def forecast_error(records: Sequence[DecisionRecord], interval_s: float) -> float | None:
     """The error of the last `FORECASTS` forecasts of requests: Σ |forecast − came| / Σ came.
 
