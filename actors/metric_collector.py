@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from types import MappingProxyType
 from typing import Any, Protocol
 
 from actors.collector.engines import Discovery, EngineFleet, Pods
@@ -81,16 +80,13 @@ class MetricCollector:
         self._errors = 0
 
     async def collect(
-        self,
-        interval_s: float,
-        since_s: float | None = None,
-        ordered: Mapping[Role, int] = MappingProxyType({}),
+        self, interval_s: float, since_s: float | None = None, ordered: Mapping[Role, int] | None = None
     ) -> Measured:
         """The interval that ends now: since the one before ended, or so many seconds where there is none.
 
         `ordered` are the replicas that there should be: an engine beyond them that is gone is not missed.
         """
-        self._ordered = ordered
+        self._ordered = ordered or {}
         end_s = self._clock()
         start_s = end_s - interval_s
         try:
@@ -203,14 +199,8 @@ class MetricCollector:
         discovery = Discovery(
             engines, pods, timeout_s=settings.timeout_s, clock=self._clock, path=series.preset.path
         )
-        return EngineFleet(
-            series,
-            discovery,
-            self._http(),
-            stale_s=settings.stale_after_s,
-            clock=self._clock,
-            ordered=lambda: self._ordered,
-        )
+        clock, stale_s, ordered = self._clock, settings.stale_after_s, lambda: self._ordered
+        return EngineFleet(series, discovery, self._http(), stale_s=stale_s, clock=clock, ordered=ordered)
 
     def _http(self) -> TextReader:
         settings = self._config.metrics

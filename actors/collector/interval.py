@@ -34,7 +34,8 @@ zero traffic                            requests 0, latencies NaN, ok
 two witnesses that contradict each      the larger, partial: the detail names both
   other
 a counter that contradicts itself       its quantity NaN, partial: the detail says what it did
-no counter moved, but requests run      requests NaN, partial
+no counter moved and no request left,   requests NaN, partial
+  but requests run
 requests but no series of a latency     that latency NaN, partial: the detail names it
 requests, none of them ended yet        what is known only at the end NaN, ok
 """
@@ -134,7 +135,8 @@ class Measured:
     `traffic` are the requests one by one, None where the source does not know them all; `counted` is what it
     counted of them, None where that is not known or nothing arrived. `classes` are by name those of the
     settings, none where requests are not known one by one. `engines` are what engines that others run show
-    of their own work.
+    of their own work. `unended` are the requests that were under way as the interval began, where none has
+    ended in it in any way; 0 where one has.
     """
 
     start_s: float
@@ -142,6 +144,7 @@ class Measured:
     health: Health
     requests: float = NAN
     completed: float = NAN
+    unended: float = 0.0
     isl_tokens: float = NAN
     osl_tokens: float = NAN
     request_duration_s: float = NAN
@@ -268,7 +271,7 @@ def assemble(
     if disagreement := _disagreement(seen, in_flight - grown, end_s - start_s):
         seen = {**seen, Quantity.REQUESTS: Increase(count=first.count)}
         lines.append(disagreement)
-    elif contradiction := _contradiction(seen, load, in_flight):
+    elif not left >= 0.5 and (contradiction := _contradiction(seen, load, in_flight)):
         doubts = {**doubts, Quantity.REQUESTS: contradiction}
     seen = {quantity: increase for quantity, increase in seen.items() if quantity not in doubts}
     itl, step = seen.get(Quantity.ITL, NOTHING), _tokens_per_gap(seen)
@@ -308,7 +311,14 @@ def assemble(
         load=load,
     )
     measured = noted(measured, told if step > STEP else "")
-    return replace(measured, counted=_counted(measured, seen, steps))
+    before = in_flight - grown
+    if isnan(before):
+        # The mean of what runs and waits; what came in the interval is a part of it.
+        there = sum(each for pool in load.values() for each in (pool.running, pool.waiting) if each > 0)
+        before = there - (measured.requests if isfinite(measured.requests) else 0.0)
+    ended = measured.completed > 0 or left >= 0.5 or isnan(measured.completed)
+    unended = before if before >= 0.5 and not ended else 0.0
+    return replace(measured, counted=_counted(measured, seen, steps), unended=unended)
 
 
 def _tokens_per_gap(seen: Increases) -> float:

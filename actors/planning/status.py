@@ -19,6 +19,7 @@ from headway.planning.record_figures import (
     needed_replicas,
     reason_codes,
     stood_already,
+    unended_since,
 )
 from headway.planning.records import DecisionRecord
 from headway.planning.types import KnowsAlternatives
@@ -64,6 +65,7 @@ class LoopCounters:
 def status_document(context: PlannerContext, state: PlannerState, loop: LoopCounters) -> StatusDocument:
     """The whole document."""
     config, last = context.settings.config, context.log.last
+    durations = (record.measured.request_duration_s for record in reversed(context.log.records))
     model, profile = state.policy.model, state.policy.profile
     document = {
         "model": config.model,
@@ -90,6 +92,8 @@ def status_document(context: PlannerContext, state: PlannerState, loop: LoopCoun
                 "all": judged_in(context.log.records),
                 **{name: judged_in(context.log.records, name) for name in config.slo.classes},
             },
+            "unended_since": unended_since(context.log.records),
+            "usual_s": next(filter(None, durations), None),
         },
         "measured": state.measured,
         "last_decision": None if last is None else _decision(context, state, last),

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, replace
 from math import isfinite, isnan
 from typing import Any
 
-from actors.collector.interval import HealthStatus, Measured, PoolLoad, unmeasured
+from actors.collector.interval import NAN, HealthStatus, Measured, PoolLoad, unmeasured
 from actors.connectors.drift import DriftAwareConnector
 from actors.connectors.protocol import ConnectorError, PoolCounts, Refused
 from actors.planning.context import ActorFailure, Deadline, PlannerContext, PlannerState, PolicyInForce
@@ -44,6 +44,7 @@ from headway.planning.records import (
     DecisionRecord,
 )
 from headway.planning.synthetic import made_of
+from headway.words import plural
 
 logger = logging.getLogger(__name__)
 
@@ -143,6 +144,10 @@ class Tick:
             notes += connector.notes()
         if measured.health.detail:
             notes.append(f"metrics {measured.health.status}: {measured.health.detail}")
+        if measured.unended:
+            notes.append(
+                f"none of {plural(round(measured.unended), 'request')} under way ended: no pool shrinks"
+            )
         last = self._context.log.last
         # Old counts do not go with fresh traffic: a policy would see replicas that may be gone carry it.
         span = measured.start_s, measured.end_s
@@ -227,18 +232,26 @@ class Tick:
 
     async def _compute(self, policy: PolicyInForce, inputs: DecisionInputs) -> Decision:
         memory, planner = self._state.memory, policy.policy
-        bounds, state = policy.settings.bounds, memory.state_for(planner)
+        bounds, shown, state = policy.settings.bounds, inputs.shown, memory.state_for(planner)
+
+        def decided(from_state: Any) -> Decision:  # noqa: ANN401 - each policy's state is its own
+            decision = decide(planner, shown, from_state, bounds)
+            # What comes while nothing ends does not say what is needed: the fleet may grow, not shrink.
+            if inputs.measured.unended and any(
+                target < shown.pools[role].desired for role, target in decision.targets.items()
+            ):
+                return decide(planner, without_load(shown), from_state, bounds)
+            return decision
+
         try:
-            work = self._context.compute(lambda: decide(planner, inputs.shown, state, bounds))
-            return await self._deadline.within(APPLY_FROM, work)
+            return await self._deadline.within(APPLY_FROM, self._context.compute(lambda: decided(state)))
         except PolicyError as error:
             if not memory.restored:
                 raise
             # Nobody has planned from it yet: what is stored may be anything.
             logger.warning("the stored state of the policy is dropped: %s", error)
             first = call(planner.name, planner.initial_state)
-            work = self._context.compute(lambda: decide(planner, inputs.shown, first, bounds))
-            return await self._deadline.within(APPLY_FROM, work)
+            return await self._deadline.within(APPLY_FROM, self._context.compute(lambda: decided(first)))
 
     async def _store(self, inputs: DecisionInputs, decision: Decision) -> DecisionRecord:
         context = self._context
@@ -365,6 +378,15 @@ def judged(measured: Measured, observation: Observation, slo: Slo) -> Measured:
     if isfinite(measured.attainment) or not (found.ttft_only and found.ended):
         return measured
     return replace(measured, attainment=found.met / found.ended, judged=found.ended, ttft_only=True)
+
+
+def without_load(observation: Observation) -> Observation:
+    """As if requests and load had not been measured."""
+    pools = {
+        role: replace(pool, running=NAN, waiting=NAN, kv_usage=NAN)
+        for role, pool in observation.pools.items()
+    }
+    return replace(observation, requests=NAN, traffic=None, pools=pools)
 
 
 def observe(measured: Measured, counts: Mapping[Role, PoolCounts], interval_s: float) -> Observation:

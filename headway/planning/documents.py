@@ -187,7 +187,8 @@ class AttainmentFigures(Document):
     `missed_since` is the start of the latest run of intervals below target, in seconds since 1970; null while
     the last one is on target. `windows`: how many were `judged` and `missed` in the last 5 minutes (`5m`) and
     the last hour (`1h`), of `all` and by class. With `ttft_only` a request counts by its TTFT alone, as the
-    metrics know no more.
+    metrics know no more. `unended_since` is since when requests are under way and none has ended, null while
+    some do; `usual_s` is the mean duration of the last requests that did.
     """
 
     last_interval: float | None = None
@@ -195,6 +196,8 @@ class AttainmentFigures(Document):
     total: float | None = None
     missed_since: float | None = None
     windows: Mapping[str, Mapping[str, Mapping[str, float]]] = {}
+    unended_since: float | None = None
+    usual_s: float | None = None
 
 
 class VerdictFigures(Document):

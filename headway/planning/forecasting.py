@@ -79,9 +79,8 @@ class LoadForecaster:
     def observe(self, observation: Observation) -> None:
         """Take in one interval."""
         length = observation.interval_s / (self.interval_s or observation.interval_s)
-        self.observe_values(
-            observation.requests, observation.isl_tokens, observation.osl_tokens, length=length
-        )
+        lengths = observation.isl_tokens, observation.osl_tokens
+        self.observe_values(observation.requests, *lengths, length=length)
 
     def observe_values(
         self, requests: float, isl_tokens: float, osl_tokens: float, *, length: float = 1.0

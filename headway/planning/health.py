@@ -9,7 +9,9 @@
               where nothing else is measured, a mean latency is above its target |
 | `blind` | the last interval could not be measured: replica counts stay |
 | `hindered` | on target, but something is in the planner's way |
-| `idle` | no request finished in the last interval |
+| `stalled` | requests are under way, and none has ended for twice as long as they usually take |
+| `busy` | requests arrived or are under way, and none finished in the last interval |
+| `idle` | nothing arrived in the last interval, and nothing runs or waits |
 | `keeping` | on target |
 
 The first that applies, in this order.
@@ -26,7 +28,7 @@ over is over. The fastest alert has the same 5 minutes and hour, and its 10 miss
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from math import exp, inf, lgamma, log, log1p
+from math import ceil, exp, inf, lgamma, log, log1p
 from typing import Literal, NamedTuple
 
 from headway.planning.documents import PoolStatus, StatusDocument
@@ -35,8 +37,10 @@ from headway.planning.records import ClassFigures, LatencyFigures, MeasuredFigur
 from headway.planning.types import Role
 from headway.words import duration, milliseconds, percent, plural
 
-State = Literal["waiting", "stuck", "stopped", "burning", "blind", "hindered", "idle", "keeping"]
-UNWELL: frozenset[State] = frozenset({"stuck", "stopped", "burning", "blind", "hindered"})
+State = Literal[
+    "waiting", "stuck", "stopped", "burning", "blind", "hindered", "stalled", "busy", "idle", "keeping"
+]
+UNWELL: frozenset[State] = frozenset({"stuck", "stopped", "burning", "blind", "hindered", "stalled"})
 """States with which `headway status --check` fails."""
 
 LASTING = 3.0
@@ -44,6 +48,9 @@ LASTING = 3.0
 PERIOD_S = 30 * 86400.0
 """The theory's 30 days."""
 ROUNDING = 1e-9
+STANDS, PATIENCE = 0.5, 2.0
+"""Requests that run and wait in the mean, from which on a deployment is not idle; times the usual duration of
+a request, after which one should have ended."""
 LIMITS = {"max_step": "planner.max_step", "gpu_budget": "planner.max_gpu_budget"}
 """Settings by the names of limits in decisions, where these differ."""
 
@@ -84,11 +91,34 @@ def health(status: StatusDocument, now_s: float) -> Health:
         state, text = "blind", f"Blind: {blind}; replica counts stay{_also(hindered)}"
     elif hindered:
         state, text = "hindered", f"Hindered: {hindered}{_also(_kept(status))}"
+    elif stalled := _stalled(status, now_s):
+        state, text = "stalled", f"Stalled: {stalled}; {_fleet(status)}"
     elif not served:
-        came = 0.0 if status.measured is None else status.measured.requests or 0.0
-        busy = f"Busy: {plural(round(came), 'request')} arrived, none"
-        text = f"{busy if came else 'Idle: no request'} finished in the last interval; {_fleet(status)}"
+        busy = _busy(status)
+        state, text = "busy" if busy else "idle", f"Busy: {busy}, none" if busy else "Idle: no request"
+        text += f" finished in the last interval; {_fleet(status)}"
     return Health(state, text)
+
+
+def _stalled(status: StatusDocument, now_s: float) -> str:
+    """That requests are under way and do not end; empty while they may just be long."""
+    found, usual_s = status.measured or MeasuredFigures(), status.attainment.usual_s
+    since_s = status.attainment.unended_since
+    if since_s is None or now_s - since_s <= PATIENCE * (usual_s or 0.0):
+        return ""
+    usual = "" if usual_s is None else f" (usually {duration(round(usual_s))})"
+    none = f"none of {plural(round(found.unended or 0.0), 'request')} under way"
+    return f"{none} has ended for {duration(round(now_s - since_s))}{usual}"
+
+
+def _busy(status: StatusDocument) -> str:
+    """What arrived, or else what is under way; empty where there is nothing."""
+    found = status.measured or MeasuredFigures()
+    if found.requests:
+        return f"{plural(round(found.requests), 'request')} arrived"
+    there = sum((pool.running or 0.0) + (pool.waiting or 0.0) for pool in status.pools.values())
+    there = max(there, found.unended or 0.0)
+    return f"{plural(ceil(there), 'request')} under way" if there >= STANDS else ""
 
 
 def _stuck_s(status: StatusDocument, now_s: float) -> float | None:

@@ -9,7 +9,7 @@ or an SLO class that a decision does not know has nulls there.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from math import ceil
 from typing import Any
 
@@ -138,6 +138,14 @@ def judged_in(records: Sequence[DecisionRecord], of_class: str | None = None) ->
                 found[name]["judged"] += part.judged
                 found[name]["missed"] += part.judged * (1.0 - part.attainment)
     return found
+
+
+def unended_since(records: Sequence[DecisionRecord]) -> float | None:
+    """The begin of the latest intervals of `records`, oldest first, in which requests were under way and none
+    ended; None if one did in the last.
+    """
+    held = list(takewhile(lambda record: record.measured.unended, reversed(records)))
+    return held[-1].interval.start_s if held else None
 
 
 def forecast_error(records: Sequence[DecisionRecord], interval_s: float) -> float | None:

@@ -118,6 +118,7 @@ class MeasuredFigures(Document):
     health: DataHealth = DataHealth()
     requests: float | None = None
     completed: float | None = None
+    unended: float | None = None
     isl_tokens: float | None = None
     osl_tokens: float | None = None
     request_duration_s: float | None = None

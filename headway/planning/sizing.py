@@ -60,6 +60,7 @@ def resolve_forecast(observation: Observation, lengths: Lengths, interval_s: flo
     """The load of the next `interval_s`, constant where nothing was forecast; lengths stay NaN where none is
     known.
     """
+    observed = observation.requests * (interval_s / observation.interval_s)
     given = observation.forecast or LoadForecast(requests=NAN, isl_tokens=NAN, osl_tokens=NAN)
     is_given = {
         "requests": counted(given.requests),
@@ -67,9 +68,7 @@ def resolve_forecast(observation: Observation, lengths: Lengths, interval_s: flo
         "osl_tokens": positive(given.osl_tokens),
     }
     return LoadForecast(
-        requests=given.requests
-        if is_given["requests"]
-        else observation.requests * (interval_s / observation.interval_s),
+        requests=given.requests if is_given["requests"] else observed,
         isl_tokens=given.isl_tokens if is_given["isl_tokens"] else lengths.isl_tokens,
         osl_tokens=given.osl_tokens if is_given["osl_tokens"] else lengths.osl_tokens,
         source={

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actors.collector.interval import HealthStatus
+from actors.collector.interval import HealthStatus, PoolLoad
 from actors.connectors.protocol import Action, Ready, Refused, Unreachable
 from actors.performance_model import LatencyRatio, PerformanceModel
 from actors.planning.context import ActorFailure
@@ -604,6 +604,7 @@ def test_the_status_is_json_from_the_first_moment_on() -> None:
     assert status["measured"]["isl_tokens"] is None
     begun_s = deployment.log.last.interval.start_s
     expected = {"last_interval": 0.9, "total": pytest.approx(0.9), "missed_since": begun_s}
+    expected |= {"unended_since": None, "usual_s": 2.5}
     assert status["attainment"].pop("ttft_only") is False
     assert set(status["attainment"].pop("windows")) == {"all"}
     assert status["attainment"] == expected
@@ -626,6 +627,24 @@ def test_attainment_counts_an_outage() -> None:
     assert (attained["last_interval"], attained["total"]) == (0.0, 0.5)
     # Of two intervals the second one missed it.
     assert attained["missed_since"] == deployment.log.last.interval.start_s
+
+
+@pytest.mark.parametrize("policy", ["reference", "threshold"])
+def test_while_requests_are_under_way_and_none_ends_no_pool_shrinks(policy: str) -> None:
+    load = {role: PoolLoad(running=0.0, waiting=0.0, kv_usage=0.0) for role in (Role.PREFILL, Role.DECODE)}
+    for unended, shrinks in ((3.0, False), (0.0, True)):
+        quiet = {"completed": 0.0, "unended": unended, "attainment": math.nan, "load": load}
+        quick = {"planner__threshold__downscale_delay_s": 1.0, "planner__threshold__interval_s": 10.0}
+        deployment = Deployment(config=settings(planner__policy=policy, **quick))
+        deployment.pools.counts[Role.DECODE] = 4
+        deployment.pools.__post_init__()
+        calm = {**quiet, "isl_tokens": math.nan, "osl_tokens": math.nan}
+        deployment.actors.collecting.usual = lambda calm=calm: busy(0.0, **calm)
+        in_virtual_time(deployment.run_for(75.0))
+        counts = deployment.records()[-1]["targets"]
+        assert (counts["decode"] < 4) is shrinks
+        note = "none of 3 requests under way ended: no pool shrinks"
+        assert (note in deployment.records()[0]["notes"]) is not shrinks
 
 
 def test_threshold_has_its_own_interval() -> None:

@@ -13,6 +13,7 @@ from headway.planning.record_figures import (
     judged_in,
     missed_since,
     needed_replicas,
+    unended_since,
 )
 from headway.planning.records import ClassFigures, DecisionRecord, ForecastFigures, MeasuredFigures
 
@@ -288,9 +289,41 @@ def test_before_it_plans_and_without_requests() -> None:
     assert idle.well
     busy = health(status(attainment={}, measured={"health": {"status": "ok"}, "requests": 12.0}), NOW_S)
     assert busy == (
-        "idle",
+        "busy",
         "Busy: 12 requests arrived, none finished in the last interval; 1 prefill, 3 decode ready",
     )
+
+
+def test_work_under_way_is_not_idle_and_without_end_it_is_a_fault() -> None:
+    measured = {"health": {"status": "ok"}, "requests": 0.0, "completed": 0.0, "unended": 3.0}
+    held = {"attainment": {"unended_since": NOW_S - 30.0, "usual_s": 20.0}, "measured": measured}
+    assert health(status(**held), NOW_S) == (
+        "busy",
+        "Busy: 3 requests under way, none finished in the last interval; 1 prefill, 3 decode ready",
+    )
+    for text, attainment in (
+        ("30 s (usually 10 s)", {"usual_s": 10.0}),
+        ("30 s", {}),
+        # First tokens in time do not make up for requests that never end.
+        ("30 s", {"last_interval": 1.0, "ttft_only": True}),
+    ):
+        held["attainment"] = {"unended_since": NOW_S - 30.0, **attainment}
+        found = health(status(**held), NOW_S)
+        assert found.text.startswith(f"Stalled: none of 3 requests under way has ended for {text}; 1 prefill")
+        assert not found.well
+    running = {"decode": {"ready": 1, "running": 0.4, "waiting": 0.3}}
+    drained = status(attainment={}, measured={**measured, "unended": 0.0}, pools=running)
+    assert health(drained, NOW_S).text.startswith("Busy: 1 request under way, none finished")
+
+
+def test_since_when_nothing_ends() -> None:
+    course = [
+        record(10.0 * place, None).model_copy(update={"measured": MeasuredFigures(unended=unended)})
+        for place, unended in enumerate([4.0, 0.0, 2.0, 3.0])
+    ]
+    assert unended_since(course) == 20.0
+    assert unended_since(course[:2]) is None
+    assert unended_since([]) is None
 
 
 def test_to_wait_for_longer_than_an_engine_may_start_is_a_fault() -> None:

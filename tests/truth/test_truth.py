@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from math import inf
 from typing import Any
@@ -311,3 +311,26 @@ def test_decisions_out_of_turn_count_each_request_once(name, prometheus):
     truth = case.truth(*span_s)
     # At the two ends counts lie on a line between two samples.
     assert sum(each.requests for each in known) == pytest.approx(truth, abs=max(3.0, 0.02 * truth))
+
+
+def stuck(ends: bool) -> Engine:
+    """From 150 s on nothing comes. Of what waits then no counter shows an end: clients give up or wait on."""
+    served = requests(8.0, 4, until_s=UNTIL_S, osl=200, places=8)
+    early = served.arrival_s < 150.0
+    parts = {each.name: getattr(served, each.name)[early] for each in fields(served)}
+    late = parts["end_s"] > 150.0
+    parts["first_s"] = np.where(parts["first_s"] > 150.0, inf, parts["first_s"])
+    if not ends:
+        parts["start_s"] = np.where(parts["start_s"] > 150.0, inf, parts["start_s"])
+        parts["end_s"] = np.where(late, inf, parts["end_s"])
+    return Engine(served=replace(served, **{**parts, "counted": ~late}))
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_an_engine_that_drains_is_measured_and_work_without_end_is_named(ends: bool):
+    measured, _ = read_engines([stuck(ends)], "vllm", BORDERS_S)
+    after = [each for each in measured if each.start_s - BEGIN_S >= 180.0]
+    # Nothing came. The tokens of what ran before go on where nothing ends.
+    assert [each.requests for each in after] == [0.0] * 3
+    assert all("that no counter shows as ended" in each.health.detail for each in after) is ends
+    assert all((each.unended == 0.0) if ends else (each.unended > 100.0) for each in after)
