@@ -7,7 +7,7 @@ loses no interval that `observe` has answered for.
 
 The history is in the store, CHUNK intervals under a key, of which only the newest changes. It belongs to one
 interval length: counts per 10 s say nothing about counts per 180 s, so a history of another interval is
-dropped. Each row has its own length in them, shorter around decisions out of turn. A tick number that was seen
+dropped. A row has its own length in them, shorter around decisions out of turn. A tick number that was seen
 before, or is older, is not taken again; numbers that were skipped are intervals without a measurement.
 Predictors themselves are not stored: they learn the history again, after the trace that warms them up.
 """
