@@ -117,12 +117,15 @@ def performance_model(
 
 
 def largest_change(before: Profile, after: Profile) -> float:
-    """The largest |ln(after / before)| of TTFT and ITL at the samples of `before`."""
+    """The largest |ln(after / before)| of TTFT and ITL at the samples of `before`, and of the limits."""
     isl_tokens, decode = before.prefill.samples.isl_tokens, before.decode.samples
+    held = float(before.decode.table.max_kv_tokens) / float(after.decode.table.max_kv_tokens)
     places = (decode.kv_usage, decode.context_tokens)
     ratios = (
         after.prefill.ttft_s(isl_tokens) / before.prefill.ttft_s(isl_tokens),
-        after.decode.itl_s(*places) / before.decode.itl_s(*places),
+        after.decode.itl_s(np.minimum(1.0, decode.kv_usage * held), decode.context_tokens)
+        / before.decode.itl_s(*places),
+        np.array([held, after.decode.largest_batch / before.decode.largest_batch]),
     )
     return max(float(np.abs(np.log(ratio)).max()) for ratio in ratios)
 

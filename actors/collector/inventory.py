@@ -62,10 +62,11 @@ def patterns(series: ModelSeries) -> Sequence[str]:
 
 
 def _found(series: ModelSeries, quantity: str, one: Series, shown: Shown) -> str:
-    part = "_count" if quantity in HISTOGRAMS and not one.per else ""
+    part = "_count" if quantity in {*HISTOGRAMS, "prefill_time"} and not one.per else ""
     for name in (one.name, *one.also):
         models = _models([f"{name}{part}"], shown)
-        count = sum(n for model, n in models.items() if name in series.shared or _is_ours(series, model))
+        others = series.shared | series.preset.unlabelled
+        count = sum(n for model, n in models.items() if name in others or _is_ours(series, model))
         if count:
             return f"{name}, {count} series"
         if any(models):

@@ -26,7 +26,7 @@ goes first. `version` rises with every change. Times are seconds of one clock.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, fields, replace
+from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from math import exp, log, sqrt
 from typing import Any, NamedTuple
 
@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.engine.observed_latency import CELLS_PER_OCTAVE, LatencyReport, Phase
+from headway.engine.observed_limits import EngineLimits
 from interp import DecodeSamples, PrefillSamples, Profile, build_profile
 from interp.arrays import FloatArray
 
@@ -116,13 +117,14 @@ class Refinement:
     """Everything that traffic has shown; cells in the order in which they were last fed.
 
     `latest` has by phase what the reports of the last seconds differ by, `since_s` the first report, or when
-    engines were last seen to change.
+    engines were last seen to change. `limits` are what engines that others run show of themselves.
     """
 
     version: int = 0
     cells: Mapping[RefinementCell, Evidence] = field(default_factory=dict)
     latest: Mapping[Phase, Evidence] = field(default_factory=dict)
     since_s: Mapping[Phase, float] = field(default_factory=dict)
+    limits: EngineLimits = field(default_factory=EngineLimits)
 
     def summary(self) -> dict[str, Any]:
         """As plain data: version, cells, and by phase the factor and since when it has held."""
@@ -131,6 +133,7 @@ class Refinement:
             "cells": len(self.cells),
             "factors": {phase.value: self.factor(phase) for phase in Phase},
             "since": {phase.value: self.since_s[phase] for phase in Phase if phase in self.since_s},
+            **({"limits": self.limits.known} if self.limits.known else {}),
         }
 
     def document(self) -> dict[str, Any]:
@@ -140,6 +143,7 @@ class Refinement:
             "cells": [(*cell, *astuple(evidence)) for cell, evidence in self.cells.items()],
             "latest": {phase.value: astuple(evidence) for phase, evidence in self.latest.items()},
             "since": {phase.value: at_s for phase, at_s in self.since_s.items()},
+            "limits": asdict(self.limits),
         }
 
     @classmethod
@@ -158,6 +162,7 @@ class Refinement:
             },
             latest={Phase(phase): evidence(values) for phase, values in document["latest"].items()},
             since_s={Phase(phase): float(at_s) for phase, at_s in document["since"].items()},
+            limits=EngineLimits.restored(document["limits"]),
         )
 
     def factor(self, phase: Phase) -> float:
@@ -224,7 +229,7 @@ def _ratios(profile: Profile, phase: Phase, columns: FloatArray) -> tuple[FloatA
 def learn(
     refinement: Refinement, profile: Profile, reports: Iterable[LatencyReport], now_s: float
 ) -> Refinement:
-    """With more reports at `now_s`; `profile` is the one measured beforehand, not a refined one."""
+    """With more reports at `now_s`; `profile` is the base: as measured, with the engines' KV cache."""
     seen = list(reports)
     columns, usable = report_columns(seen)
     if not usable.any():
@@ -298,7 +303,9 @@ def _cells(
 
 
 def moved(profile: Profile, before: Refinement, after: Refinement, by: float = MATERIAL) -> bool:
-    """True if the surfaces of `profile` differ by more than `by`, a fraction, between the two."""
+    """True if the surfaces of `profile` differ by more than `by`, a fraction, between the two, or limits."""
+    if before.limits.known != after.limits.known:
+        return True
     then, now = _logarithms(profile, before), _logarithms(profile, after)
     return any(float(np.abs(new - old).max()) > log(1.0 + by) for old, new in zip(then, now, strict=True))
 
@@ -316,12 +323,20 @@ def _samples(profile: Profile, refinement: Refinement) -> Iterator[tuple[_Known,
     yield _Known.of(refinement.cells, Phase.DECODE), decode.context_tokens, decode.kv_usage
 
 
+def with_limits(refinement: Refinement, limits: EngineLimits) -> Refinement:
+    """With other limits. Another KV cache is another base, for which everything begins anew."""
+    if limits.kv_tokens != refinement.limits.kv_tokens:
+        return Refinement(version=refinement.version + 1, limits=limits)
+    return replace(refinement, limits=limits)
+
+
 def refined(profile: Profile, refinement: Refinement) -> Profile:
-    """`profile` corrected; itself while nothing is known. Its `meta` says `refined`: version and cells."""
-    if not refinement.cells:
+    """The base `profile` corrected; itself while nothing is known. Its `meta` says `refined`, and how."""
+    if not refinement.cells and not refinement.limits.known:
         return profile
+    largest = refinement.limits.batch or profile.decode.largest_batch
     prefill, decode = (np.exp(each) for each in _logarithms(profile, refinement))
-    said = {"max_batch_size": max(1.0, profile.decode.largest_batch), "refined": refinement.summary()}
+    said = {"max_batch_size": max(1.0, largest), "refined": refinement.summary()}
     known, samples = profile.prefill.samples, profile.decode.samples
     return build_profile(
         PrefillSamples(
