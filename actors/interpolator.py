@@ -42,6 +42,7 @@ from actors.performance_model import (
 )
 from actors.store import InternalKvStore, Store
 from headway.config import ConfigError, HeadwayConfig
+from headway.engine.nearest import Told
 from headway.engine.observed_latency import LatencyReport
 from headway.engine.observed_limits import with_kv_tokens
 from headway.engine.observed_metrics import EngineReading, LengthSpread, engine_reports
@@ -58,6 +59,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 REFINEMENT, CALIBRATION = "interpolator/refinement", "interpolator/calibration"
+TOLD = "interpolator/told"
+"""What engines say of themselves, where there is no profile."""
 CORRECTIONS = "interpolator/corrections"
 WEIGHT = 0.2
 STORE_S = 5.0
@@ -307,6 +310,15 @@ class Interpolator:
         """Keep the factors that a router has learnt, for the next router and for `status`."""
         self._change(lambda learning: learning.correct(corrections))
 
+    def tell(self, told: Told) -> None:
+        """Have what engines say of themselves; it counts where the settings name no profile."""
+        if self._config.engine.profile is None and any(told):
+            with self._changing:
+                known = json.dumps(told).encode()
+                if self._store.get(TOLD) != known:
+                    self._store.put(TOLD, known)
+                    self._learning = None
+
     def ready(self) -> tuple[bool, str]:
         """True if the profiles are loaded, else False and the reason."""
         return self._loaded() is not None, self._failure
@@ -321,7 +333,8 @@ class Interpolator:
         with self._changing:
             if self._learning is None:
                 try:
-                    profiles = load_profiles(self._config)
+                    told = Told(*map(tuple, json.loads(self._store.get(TOLD) or b"[]")))
+                    profiles = load_profiles(self._config, told)
                 except (ConfigError, ProfileError) as error:
                     if str(error) != self._failure:
                         logger.warning("no profile: %s", error)

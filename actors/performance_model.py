@@ -31,6 +31,7 @@ import numpy as np
 from actors.names import CallError, NamedActor
 from headway.config import HeadwayConfig
 from headway.engine import engine_profile
+from headway.engine.nearest import Told
 from headway.engine.replica_speeds import DifferingReplicas
 from headway.planning import Role
 from interp import DecodeSamples, PrefillSamples, Profile
@@ -81,12 +82,15 @@ class PerformanceModel:
         return own_profile(self.profiles)
 
 
-def load_profiles(config: HeadwayConfig) -> "dict[str, GpuProfile]":
-    """The profiles that the settings name, as measured. ConfigError or ProfileError, each one line."""
+def load_profiles(config: HeadwayConfig, told: Told = Told()) -> "dict[str, GpuProfile]":  # noqa: B008
+    """The profiles that the settings name, as measured; without one an estimate by what engines have `told`.
+
+    ConfigError or ProfileError, each one line.
+    """
     # Here, since the planner reads models and needs nothing of routing.
     from headway.routing.fleet.gpu_profiles import named_profiles
 
-    return {"": engine_profile(config), **named_profiles(config)}
+    return {"": engine_profile(config, told), **named_profiles(config)}
 
 
 def own_profile(profiles: "Mapping[str, GpuProfile]") -> Profile:

@@ -134,7 +134,8 @@ class ModelSeries:
         self.alive = SeriesId(preset.alive.name, self._where(preset.alive))
         self.channels = tuple(self._channels())
         self.gauges = tuple(self._gauges(preset.load)) if preset.load else ()
-        shown = [each.name for each in (self.alive, *self.channels, *self.gauges)]
+        shown = [self.alive.name, *(each.name for each in self.channels)]
+        shown += [gauge.name for gauge in self.gauges]
         self.names: Mapping[str, tuple[str, ...]] = _spelt(preset, (*preset.totals, *shown))
         self.in_flight_names = frozenset(c.name for c in self.channels if c.gauge)
         self._counter_names = frozenset(c.name for c in self.channels if not c.gauge)

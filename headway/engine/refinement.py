@@ -67,6 +67,13 @@ def difference(phase: str, factor: float) -> str:
     return f"{phase} takes {how} than profiled"
 
 
+def limits_text(limits: Mapping[str, float]) -> str:
+    """`at most 128 requests in a batch and 454,016 tokens of KV cache`; "" where no limit is known."""
+    words = {"batch": "requests in a batch", "kv_tokens": "tokens of KV cache"}
+    known = " and ".join(f"{limits[name]:,.0f} {text}" for name, text in words.items() if name in limits)
+    return f"at most {known}, as they show" if known else ""
+
+
 class RefinementCell(NamedTuple):
     """A part of one phase's reports."""
 
@@ -164,6 +171,23 @@ class Refinement:
             since_s={Phase(phase): float(at_s) for phase, at_s in document["since"].items()},
             limits=EngineLimits.restored(document["limits"]),
         )
+
+    def seen(self, doubt: float) -> dict[str, Any]:
+        """By phase the least and most tokens and the most KV usage of its reports, and `within`.
+
+        That is the share by which its factor may be wrong where the profile's is, by `doubt` standard
+        deviations of ln: a normal prior, and reports that are as far off each.
+        """
+        found = {}
+        for phase in Phase:
+            known = _Known.of(self.cells, phase)
+            if len(known.weight):
+                found[phase.value] = {
+                    "tokens": [float(2.0 ** known.octaves.min()), float(2.0 ** known.octaves.max())],
+                    "kv_usage": float(known.kv_usage.max()),
+                    "within": exp(doubt / sqrt(1.0 + float(known.weight.sum()))) - 1.0,
+                }
+        return found
 
     def factor(self, phase: Phase) -> float:
         """Measured over profiled latency of the phase as a whole; 1 without evidence."""
@@ -336,7 +360,10 @@ def refined(profile: Profile, refinement: Refinement) -> Profile:
         return profile
     largest = refinement.limits.batch or profile.decode.largest_batch
     prefill, decode = (np.exp(each) for each in _logarithms(profile, refinement))
-    said = {"max_batch_size": max(1.0, largest), "refined": refinement.summary()}
+    summary = refinement.summary()
+    if "guessed" in profile.meta:
+        summary["seen"] = refinement.seen(log(profile.meta["guessed"]["within"]))
+    said = {"max_batch_size": max(1.0, largest), "refined": summary}
     known, samples = profile.prefill.samples, profile.decode.samples
     return build_profile(
         PrefillSamples(

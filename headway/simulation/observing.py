@@ -171,7 +171,8 @@ def engine_loads(fleet: Fleet) -> Mapping[str, EngineLoad]:
 
 def _serving(fleet: Fleet) -> NDArray[Any]:
     units = fleet.arrays.replicas
-    return units[(units["state"] == layout.SERVING) | (units["state"] == layout.DRAINING)]
+    up: NDArray[Any] = units[(units["state"] == layout.SERVING) | (units["state"] == layout.DRAINING)]
+    return up
 
 
 class PerformanceLearner:

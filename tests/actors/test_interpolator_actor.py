@@ -12,6 +12,7 @@ import pytest
 from actors.interpolator import CALIBRATION, CORRECTIONS, REFINEMENT, Interpolator
 from actors.performance_model import PerformanceModel, largest_change
 from headway.config import load_config
+from headway.engine.nearest import Told
 from headway.engine.observed_latency import LatencyReport
 from headway.engine.observed_metrics import EngineLoad, EngineReading, EngineTotals, LengthSpread
 from headway.engine.refinement import MATERIAL
@@ -319,3 +320,21 @@ def test_limits_that_attached_engines_show_are_served_and_outlive_the_actor(dire
     after = served(interpolator)
     assert after.profiles_version != before.profiles_version
     assert largest_change(before.profile, after.profile) > math.log(2.0)
+
+
+def test_without_a_profile_what_engines_say_chooses_the_estimate() -> None:
+    """It outlives the actor; a profile that is given stays, whatever they say."""
+    settings = {"engine.kind": "external", "model": "chat"}
+    store, told = MemoryStore(), Told(("/models/Llama-3.1-70B", "chat"), ("NVIDIA-A100-SXM4-80GB",))
+
+    def made(**more: object) -> Interpolator:
+        return Interpolator(load_config(None, settings | more).model_dump_json(), store, lambda: 0.0)
+
+    interpolator = made()
+    assert served(interpolator).profile.meta["guessed"]["within"] == 10.0
+    interpolator.tell(told)
+    for each in (interpolator, made()):
+        assert served(each).profile.meta["guessed"]["from"] == "llama-3.1-70b_a100_tp4"
+    given = made(**{"engine.profile": "llama-3.1-8b_h100_tp1"})
+    given.tell(told)
+    assert "guessed" not in served(given).profile.meta
