@@ -14,10 +14,9 @@ when the fleet grows and no batch is full any more; an engine that runs more tha
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isfinite
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -69,12 +68,6 @@ class EngineLimits:
         """What is known of them."""
         both = {"kv_tokens": self.kv_tokens, "batch": self.batch}
         return {name: value for name, value in both.items() if value is not None}
-
-    @classmethod
-    def restored(cls, document: Mapping[str, Any]) -> "EngineLimits":
-        """From `asdict`, through JSON. KeyError, TypeError or ValueError for anything else."""
-        recent = tuple((int(size), int(full)) for size, full in document["recent"])
-        return replace(cls(**document), recent=recent)
 
 
 def _full(reading: EngineReading, chunk_tokens: int) -> bool:

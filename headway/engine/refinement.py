@@ -26,7 +26,7 @@ goes first. `version` rises with every change. Times are seconds of one clock.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field, fields, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from math import exp, log, sqrt
 from typing import Any, NamedTuple
 
@@ -150,7 +150,7 @@ class Refinement:
             "cells": [(*cell, *astuple(evidence)) for cell, evidence in self.cells.items()],
             "latest": {phase.value: astuple(evidence) for phase, evidence in self.latest.items()},
             "since": {phase.value: at_s for phase, at_s in self.since_s.items()},
-            "limits": asdict(self.limits),
+            "limits": self.limits.known,
         }
 
     @classmethod
@@ -169,7 +169,7 @@ class Refinement:
             },
             latest={Phase(phase): evidence(values) for phase, values in document["latest"].items()},
             since_s={Phase(phase): float(at_s) for phase, at_s in document["since"].items()},
-            limits=EngineLimits.restored(document["limits"]),
+            limits=EngineLimits(**document.get("limits", {})),
         )
 
     def seen(self, doubt: float) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -91,8 +90,11 @@ def test_starts_that_differ_a_little_have_one_kv_cache() -> None:
 
 
 def test_limits_are_restored() -> None:
-    known = limits([full(24.0)] * LEAST_FULL)
-    assert EngineLimits.restored(json.loads(json.dumps(asdict(known)))) == known
+    known = Refinement(limits=limits([full(24.0)] * LEAST_FULL))
+    again = Refinement.restored(json.loads(json.dumps(known.document())))
+    assert again.limits.known == known.limits.known == {"batch": 24, "kv_tokens": 80_000.0}
+    older = {key: value for key, value in known.document().items() if key != "limits"}
+    assert Refinement.restored(older).limits.known == {}
 
 
 @pytest.mark.parametrize("kv_tokens", [20_000.0, 400_000.0])
