@@ -71,7 +71,9 @@ BYTES = ((("awq", "gptq", "int4", "4bit", "fp4", "w4a16"), 0.5), (("fp8", "int8"
 ROOM, USED = 1.25, 0.9
 SIZE = re.compile(r"(?<![0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?:-a(\d+(?:\.\d+)?)b)?(?![a-z0-9])")
 GPU = re.compile(rf"(?<![a-z0-9])({'|'.join(GPUS)})(?![a-z0-9])")
-SOME_MODEL, SOME_GPU = "llama-3.1-8b", "h100"
+SOME_GPU = "h100"
+SOME_MODELS = {1: "llama-3.1-8b", 2: "qwen3-32b"}
+"""The model of an unknown size, by the GPUs of an engine; of more it is 70B."""
 SURE, UNSURE = 2.0, 10.0
 """Factors within which a guess is: by what is known of model and GPU, and where one of them is not known."""
 
@@ -149,10 +151,10 @@ def nearest_profile(config: HeadwayConfig, told: Told = Told()) -> Profile:  # n
     models = [(name, size) for name in (*told.models, config.model) if (size := model_of(name))]
     gpus = [gpu for text in (config.engine.gpu_type or "", *told.labels) if (gpu := gpu_of(text))]
     pools = [pool.gpus_per_replica for pool in config.pools.values()]
-    named, size = models[0] if models else ("", model_of(SOME_MODEL))
-    gpu = gpus[0] if gpus else SOME_GPU
+    count, gpu = max(filter(None, pools), default=None), gpus[0] if gpus else SOME_GPU
+    named, size = models[0] if models else ("", model_of(SOME_MODELS.get(count or 1, "llama-3.1-70b")))
     assert size is not None
-    wanted = _Engine.of(size, GPUS[gpu], max(filter(None, pools), default=None))
+    wanted = _Engine.of(size, GPUS[gpu], count)
 
     def distance(of: tuple[str, _Engine]) -> tuple[float, str]:
         reads = log(of[1].model.active * of[1].model.each / (size.active * size.each))

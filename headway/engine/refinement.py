@@ -38,7 +38,7 @@ from headway.engine.observed_limits import EngineLimits
 from interp import DecodeSamples, PrefillSamples, Profile, build_profile
 from interp.arrays import FloatArray
 
-MOST_RATIO = 10.0
+MOST_RATIO = 100.0
 OUTLIER = 0.5
 HALF_LIFE_S, QUICK_S = 600.0, 20.0
 CHANGED, SURE = 0.05, 3.0
