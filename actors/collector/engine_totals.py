@@ -25,8 +25,8 @@ class EngineTotalsReader:
         self._where = ((preset.model_label, preset.model(model)),)
         self._load, self._shown, self._replicated = preset.load, preset.teaching, preset.replicated
         load, shown = self._load, self._shown
-        gauges = (load.running, load.waiting, load.kv_usage) if load and shown else ()
-        self._gauges = (*gauges, *((shown.kv_tokens,) if shown and shown.kv_tokens else ()))
+        every = (load.running, load.waiting, load.kv_usage, shown.kv_tokens) if load and shown else ()
+        self._gauges = tuple(one for one in every if one)
         self._names = preset.totals - {one.name for one in self._gauges}
         self._engines: dict[SeriesId, Engine | None] = {}
 

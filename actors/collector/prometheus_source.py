@@ -22,6 +22,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf, isnan
 from types import MappingProxyType
@@ -242,10 +243,12 @@ class PrometheusSource:
 
     async def _told(self) -> Told:
         """What labels say of the GPU: those of engines, and the GPU's own where all are of one model."""
-        engines = [point.labels for point in await self._points(self._alive, None)]
         gpus = f"group by ({GPU_LABEL}) ({promql.selector([GPU_SERIES], self._chosen.where(()))})"
-        found = [label for point in await self._points(gpus, None) if (label := point.labels.get(GPU_LABEL))]
-        return Told((), (*values_of(self._series, engines), *(found if len(found) == 1 else ())))
+        with suppress(SourceDownError):
+            engines = [point.labels for point in await self._points(self._alive, None)]
+            shown = {point.labels.get(GPU_LABEL, "") for point in await self._points(gpus, None)}
+            return Told((), (*values_of(self._series, engines), *(shown if len(shown) == 1 else ())))
+        return Told()
 
     async def engines(self) -> Mapping[Role, int]:
         """Engines with a fresh sample; none where they are not told apart or Prometheus does not answer."""
