@@ -42,9 +42,11 @@ from actors.performance_model import (
 from actors.store import InternalKvStore, Store
 from actors.stored import Kind, put, read
 from headway.config import ConfigError, HeadwayConfig
+from headway.engine.nearest import Told
 from headway.engine.observed_latency import LatencyReport
+from headway.engine.observed_limits import with_kv_tokens
 from headway.engine.observed_metrics import EngineReading, LengthSpread, engine_reports
-from headway.engine.refinement import Refinement, learn, moved, refined
+from headway.engine.refinement import Refinement, learn, moved, refined, with_limits
 from headway.engine.replica_speeds import Lengths, ReplicaWatch
 from headway.engine.rules import MIXED_CHUNK_TOKENS
 from headway.planning import Observation, Role
@@ -57,6 +59,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 REFINEMENT, CALIBRATION = "interpolator/refinement", "interpolator/calibration"
+TOLD = "interpolator/told"
+"""What engines say of themselves, where there is no profile."""
 CORRECTIONS = "interpolator/corrections"
 KIND = Kind("learnt", dict[str, Any])
 WEIGHT = 0.2
@@ -105,9 +109,13 @@ class PerformanceLearning:
         now_s: float,
     ) -> None:
         """Refine the profile by what engines show of themselves; of intervals that overlap once."""
+        if self._refining is None:
+            return
         fresh = [each for each in readings if each.begun_s >= self._seen_s.get(each.engine, -math.inf)]
         known = {engine: at_s for engine, at_s in self._seen_s.items() if at_s > now_s - FORGOTTEN_S}
         self._seen_s = known | {each.engine: each.ended_s for each in fresh}
+        if self._refining.limit(fresh, chunk_tokens):
+            self.model = self._served()
         self.learn(list(engine_reports(self.model.profile, fresh, lengths, chunk_tokens)), now_s)
 
     def calibrate(self, observation: Observation) -> None:
@@ -149,31 +157,46 @@ class _Refining:
 
     def __init__(self, store: Store, measured: Profile) -> None:
         self._store, self._version, self._measured = store, checksum({"": measured}), measured
+        """As measured; reports are held against `_base`, which has the KV cache that engines show."""
         self._learnt = self._served = _restored(
             store, REFINEMENT, self._version, Refinement.restored, Refinement()
         )
-        self.profile = refined(measured, self._served)
+        self._base = with_kv_tokens(measured, self._learnt.limits.kv_tokens)
+        self.profile = refined(self._base, self._served)
         self._stored_s = -math.inf
+
+    def limit(self, readings: Iterable[EngineReading], chunk_tokens: int) -> bool:
+        """Take what engines show of their limits; True if there is another profile to serve."""
+        known, profiled = self._learnt.limits, float(self._measured.decode.table.max_kv_tokens)
+        learnt = with_limits(self._learnt, known.with_readings(readings, chunk_tokens, profiled))
+        if learnt.limits.kv_tokens != known.kv_tokens:
+            self._base = with_kv_tokens(self._measured, learnt.limits.kv_tokens)
+        self._learnt = learnt
+        if learnt.limits.known == known.known:
+            return False
+        _put(self._store, REFINEMENT, self._version, **learnt.document())
+        self._served, self.profile = learnt, refined(self._base, learnt)
+        return True
 
     def learn(self, reports: Iterable[LatencyReport], now_s: float) -> bool:
         """Take reports; True if there is another profile to serve."""
-        learnt = learn(self._learnt, self._measured, reports, now_s)
+        learnt = learn(self._learnt, self._base, reports, now_s)
         if learnt is self._learnt:
             return False
         self._learnt = learnt
-        changed = moved(self._measured, self._served, learnt)
+        changed = moved(self._base, self._served, learnt)
         if changed or now_s - self._stored_s >= STORE_S:
             _put(self._store, REFINEMENT, self._version, **learnt.document())
             self._stored_s = now_s
         if not changed:
             return False
-        self._served, self.profile = learnt, refined(self._measured, learnt)
+        self._served, self.profile = learnt, refined(self._base, learnt)
         return True
 
     @property
     def known(self) -> tuple[Refinement, Profile]:
-        """What was learnt so far, and the profile as measured."""
-        return self._learnt, self._measured
+        """What was learnt so far, and the profile that it corrects."""
+        return self._learnt, self._base
 
 
 def _ratios(
@@ -287,6 +310,15 @@ class Interpolator:
         """Keep the factors that a router has learnt, for the next router and for `status`."""
         self._change(lambda learning: learning.correct(corrections))
 
+    def tell(self, told: Told) -> None:
+        """Have what engines say of themselves; it counts where the settings name no profile."""
+        if self._config.engine.profile is None and any(told):
+            with self._changing:
+                known = json.dumps(told).encode()
+                if self._store.get(TOLD) != known:
+                    self._store.put(TOLD, known)
+                    self._learning = None
+
     def ready(self) -> tuple[bool, str]:
         """True if the profiles are loaded, else False and the reason."""
         return self._loaded() is not None, self._failure
@@ -301,7 +333,8 @@ class Interpolator:
         with self._changing:
             if self._learning is None:
                 try:
-                    profiles = load_profiles(self._config)
+                    told = Told(*map(tuple, json.loads(self._store.get(TOLD) or b"[]")))
+                    profiles = load_profiles(self._config, told)
                 except (ConfigError, ProfileError) as error:
                     if str(error) != self._failure:
                         logger.warning("no profile: %s", error)

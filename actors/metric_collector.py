@@ -23,6 +23,7 @@ from actors.collector.series import ModelSeries
 from actors.collector.tracker import Tracker
 from actors.store import InternalKvStore, Store
 from headway.config import HeadwayConfig
+from headway.engine.nearest import Told
 from headway.planning import Role
 
 MOST_READING = 0.2
@@ -115,6 +116,13 @@ class MetricCollector:
         with suppress(SourceDownError, TimeoutError):
             return list((await self._running().inventory()).lines)
         return []
+
+    async def told(self) -> Told:
+        """What engines say of model and GPU, where no profile does; nothing where nothing can be read."""
+        if self._config.engine.profile is None:
+            with suppress(SourceDownError, TimeoutError):
+                return (await self._running().inventory()).told
+        return Told()
 
     async def engines(self) -> dict[str, int]:
         """Engines that serve the model now, by role; a role of which that does not show is left out."""

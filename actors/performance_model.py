@@ -31,6 +31,7 @@ import numpy as np
 from actors.names import CallError, NamedActor
 from headway.config import HeadwayConfig
 from headway.engine import engine_profile
+from headway.engine.nearest import Told
 from headway.engine.replica_speeds import DifferingReplicas
 from headway.planning import Role
 from interp import DecodeSamples, PrefillSamples, Profile
@@ -81,12 +82,15 @@ class PerformanceModel:
         return own_profile(self.profiles)
 
 
-def load_profiles(config: HeadwayConfig) -> "dict[str, GpuProfile]":
-    """The profiles that the settings name, as measured. ConfigError or ProfileError, each one line."""
+def load_profiles(config: HeadwayConfig, told: Told = Told()) -> "dict[str, GpuProfile]":  # noqa: B008
+    """The profiles that the settings name, as measured; without one an estimate by what engines have `told`.
+
+    ConfigError or ProfileError, each one line.
+    """
     # Here, since the planner reads models and needs nothing of routing.
     from headway.routing.fleet.gpu_profiles import named_profiles
 
-    return {"": engine_profile(config), **named_profiles(config)}
+    return {"": engine_profile(config, told), **named_profiles(config)}
 
 
 def own_profile(profiles: "Mapping[str, GpuProfile]") -> Profile:
@@ -117,12 +121,15 @@ def performance_model(
 
 
 def largest_change(before: Profile, after: Profile) -> float:
-    """The largest |ln(after / before)| of TTFT and ITL at the samples of `before`."""
+    """The largest |ln(after / before)| of TTFT and ITL at the samples of `before`, and of the limits."""
     isl_tokens, decode = before.prefill.samples.isl_tokens, before.decode.samples
+    held = float(before.decode.table.max_kv_tokens) / float(after.decode.table.max_kv_tokens)
     places = (decode.kv_usage, decode.context_tokens)
     ratios = (
         after.prefill.ttft_s(isl_tokens) / before.prefill.ttft_s(isl_tokens),
-        after.decode.itl_s(*places) / before.decode.itl_s(*places),
+        after.decode.itl_s(np.minimum(1.0, decode.kv_usage * held), decode.context_tokens)
+        / before.decode.itl_s(*places),
+        np.array([held, after.decode.largest_batch / before.decode.largest_batch]),
     )
     return max(float(np.abs(np.log(ratio)).max()) for ratio in ratios)
 

@@ -30,7 +30,7 @@ BENCHMARKS: Mapping[str, str] = {
 
 OPTIONS: Mapping[str, Sequence[str]] = {
     "policies": ("cells", "quick", "output", "workers", "report"),
-    "mismatch": ("cells", "quick", "output", "workers", "scrape"),
+    "mismatch": ("cells", "quick", "output", "workers", "scrape", "unprofiled"),
     "advice": ("cells", "quick", "output", "workers"),
     "advice_live": (),
     "routing": ("only",),
@@ -96,6 +96,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     policies.add_argument("--workers", metavar="N", type=int, help="processes; else one per core")
     policies.add_argument(
         "--scrape", metavar="S", type=float, nargs="+", help="mismatch: engines known by scraped metrics"
+    )
+    policies.add_argument(
+        "--unprofiled", metavar="S", type=float, help="mismatch: engines without a profile, read every S s"
     )
     policies.add_argument("--report", action="store_true", help="of what lies in --output; runs nothing")
     routings = parser.add_argument_group("routings")

@@ -17,6 +17,9 @@ step, one of the slower speed); `late` leaves out the first 15 minutes.
     scraped     with --scrape S,...: policy headway corrected by the engines' metrics alone, read every S
                 seconds, as of engines that others run; then only truth and corrected run beside
 
+With --unprofiled S there is no profile: three traces on three engines, planned by an estimate and by their
+metrics, read every S seconds. `named`: model and GPU are known by their names; `unknown`: neither.
+
 Results lie in --output, one file a run; what is there stays. --quick: some speeds.
 """
 
@@ -49,6 +52,7 @@ from headway.planning.replay import (
 )
 from headway.simulation.build import Plan, make_plan, make_scenario
 from headway.simulation.demand import reach
+from headway.simulation.scenario import Scenario
 from headway.simulation.simulate import simulate
 from interp import scaled
 
@@ -156,15 +160,7 @@ class Job:
                 planned = replace(planned, policy=WithoutExcess(planned.policy))
             setting = replace(make_scenario(planned, trace), initial=fleet, speeds=mismatch.speeds)
             setting = replace(setting, profile=plan.profile)
-            learner = planned.learner(scrape_s)
-            result = simulate(setting, trace, planned.policy, planned.asked_forecaster, learner=learner)
-            late = [each for each in result.intervals if each.end_s > LATE_S and each.requests]
-            met = sum((each.attainment or 0.0) * each.requests for each in late)
-            found[way] = {
-                "met": result.tally.met,
-                "late": met / max(1, sum(each.requests for each in late)),
-                "gpu_hours": result.gpu_hours,
-            }
+            found[way] = _figures(setting, trace, planned, scrape_s)
         return found
 
     def _plan(self, policy: str, *, learn: bool = True) -> Plan:
@@ -180,6 +176,96 @@ class Job:
             **dict(self.mismatch.settings),
         }
         return make_plan(load_config(None, settings))
+
+
+def _figures(
+    setting: Scenario, trace: Recording, planned: Plan, scrape_s: float | None
+) -> Mapping[str, float]:
+    """One run: requests in time, their share after LATE_S, and GPU-hours."""
+    learner = planned.learner(scrape_s)
+    result = simulate(setting, trace, planned.policy, planned.asked_forecaster, learner=learner)
+    late = [each for each in result.intervals if each.end_s > LATE_S and each.requests]
+    met = sum((each.attainment or 0.0) * each.requests for each in late)
+    return {
+        "met": result.tally.met,
+        "late": met / max(1, sum(each.requests for each in late)),
+        "gpu_hours": result.gpu_hours,
+    }
+
+
+UNPROFILED = ("azure1", "azure10", "mooncake4")
+ENGINES = {
+    "8b": ("vidur_llama-3-8b_a100_tp1", "llama-3-8b", "A100", 1),
+    "70b": ("vidur_llama-2-70b_a100_tp4", "llama-2-70b", "A100", 4),
+    "8b-fp8": ("dynamo_h200_llama31-8b-fp8_tp1", "llama-3.1-8b-fp8", "H200", 1),
+}
+"""Measured engines, and what their users call model and GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnprofiledJob:
+    """One engine without a profile on one trace, planned by the truth and by estimates."""
+
+    data: Path
+    output: Path
+    trace: str
+    engine: str
+    pools: str
+    scrape_s: float
+
+    @property
+    def path(self) -> Path:
+        return self.output / f"{self.trace}_{self.engine}_{self.pools}_{self.scrape_s:g}.json"
+
+    def found(self) -> Mapping[str, Any]:
+        trace = recordings(self.data, self.trace)[0]
+        directory, model, gpu, gpus = ENGINES[self.engine]
+        truth = self._plan({"engine.profile": str(self.data / "profiles" / directory)})
+        setting = make_scenario(truth, trace)
+        engine = ReplayEngine.of(truth.profile, truth.settings.slo, truth.engine)
+        setting = replace(setting, initial=_first_fleet(truth, trace, engine))
+        known = reach(trace, setting.mix, truth.idle)
+        found: dict[str, Any] = {"attainable": known.attainable, "requests": known.requests}
+        found["truth"] = _figures(setting, trace, truth, None)
+        named = {"model": model, "engine.gpu_type": gpu}
+        for way, settings in {"named": named, "unknown": {"model": "chat"}}.items():
+            sizes = {f"pools.{role}.gpus_per_replica": gpus for role in POOLS[self.pools]}
+            planned = self._plan({"engine.kind": "external", **settings, **sizes})
+            found[way] = {
+                **_figures(setting, trace, planned, self.scrape_s),
+                **planned.profile.meta["guessed"],
+            }
+        return found
+
+    def _plan(self, settings: Mapping[str, Any]) -> Plan:
+        ttft_s, itl_s = Base(trace=self.trace, profile=self.engine.split("-")[0], slo="loose").slo_s
+        return make_plan(
+            load_config(
+                None,
+                {
+                    "slo": {"ttft_ms": ttft_s * 1e3, "itl_ms": itl_s * 1e3, "attainment": GOAL},
+                    "pools": {role: {"max_replicas": MOST_REPLICAS} for role in POOLS[self.pools]},
+                    "planner.policy": "headway",
+                    "simulation.start_up_delay_s": DELAY_S,
+                    **settings,
+                },
+            )
+        )
+
+
+def unprofiled_table(jobs: Sequence[UnprofiledJob]) -> Iterator[str]:
+    """One row for each cell and way."""
+    yield "| trace, engine, pools | way | estimate | late, of the attainable | truth's | × GPU-hours |"
+    yield "|---|---|---|---|---|---|"
+    for job in jobs:
+        found = json.loads(job.path.read_text())
+        share = found["requests"] / max(1, found["attainable"])
+        for way in ("named", "unknown"):
+            own, truth = found[way], found["truth"]
+            by = f"{own['from']}, prefill × {own['prefill']:.2g}, decode × {own['decode']:.2g}"
+            figures = f"{own['late'] * share:.2%} | {truth['late'] * share:.2%}"
+            cost = own["gpu_hours"] / truth["gpu_hours"]
+            yield f"| {job.trace}, {job.engine}, {job.pools} | {way} | {by} | {figures} | {cost:.2f} |"
 
 
 def _first_fleet(plan: Plan, trace: Recording, engine: ReplayEngine) -> Mapping[Role, int]:
@@ -203,8 +289,27 @@ def main(
     output: Path = OUTPUT,
     workers: int | None = None,
     scrape: Sequence[float] = (),
+    unprofiled: float | None = None,
 ) -> int:
     """Run what is missing, then print the table."""
+    if unprofiled is not None:
+        cases = [
+            UnprofiledJob(
+                data=data.resolve(),
+                output=output / "unprofiled",
+                trace=trace,
+                engine=engine,
+                # Each trace and each engine with both kinds of pools.
+                pools=tuple(POOLS)[(first + second) % 2],
+                scrape_s=unprofiled,
+            )
+            for first, trace in enumerate(UNPROFILED)
+            for second, engine in enumerate(ENGINES)
+            if any(fnmatch(f"{trace}_{engine}", pattern) for pattern in cells.split(","))
+        ]
+        run_missing(cases, workers)
+        print("\n".join(unprofiled_table(cases)))
+        return 0
     jobs = [
         Job(
             data=data.resolve(),

@@ -22,6 +22,7 @@ from headway.config import (
     load_config,
     resolve_profile,
 )
+from headway.engine.nearest import Told, guess_text
 from headway.engine.rules import engine_profile
 from headway.planning import PoolLimits, Role, policy_settings
 from headway.planning.policies import policy_kind
@@ -192,23 +193,23 @@ class Found:
     replicas: Mapping[str, int] = field(default_factory=dict)
     series: Sequence[str] = ()
     """What of the preset is there, quantity by quantity."""
+    told: Told = field(default_factory=Told)
 
 
 def look(config: HeadwayConfig, path: str) -> None:
     """Print what source and target answer; CliError if one of them cannot be used now."""
     pools = " and ".join(config.pools)
-    print(f"{path}: ok, {config.planner.policy} policy on {pools} pools, profile {config.engine.profile}")
-    if "profile" not in config.engine.model_fields_set:
-        print(
-            "note: engine.profile is not set, so plans use this one; headway profile --fleet measures yours"
-        )
+    named = config.engine.profile or "estimated"
+    print(f"{path}: ok, {config.planner.policy} policy on {pools} pools, profile {named}")
     asked = (asyncio.run(_source(config)), asyncio.run(_target(config)))
     for what, found in zip(("source", "target"), asked, strict=True):
         print(f"{what}: {found.text}")
         for line in found.series:
             print(f"  {line}")
     source, target = asked
-    profile = engine_profile(config)
+    profile = engine_profile(config, source.told)
+    if guess := guess_text(profile.meta):
+        print(f"profile: {guess}; headway profile --fleet measures yours")
     limits = policy_settings(config, profile).limits
     for line in (
         *_too_many({**source.replicas, **target.replicas}, limits, config.planner.max_gpu_budget),
@@ -281,7 +282,7 @@ async def _source(config: HeadwayConfig) -> Found:
     collector = MetricCollector(config.model_dump_json(), store=_KeepsNothing())
     try:
         ok, reason = await collector.ready()
-        status, series = await collector.status(), await collector.inventory()
+        status, series, told = await collector.status(), await collector.inventory(), await collector.told()
         where = f"{config.metrics.source} {status['url']}, preset {config.metrics.preset}"
         if not ok:
             return Found(ok=False, text=f"{where}: {reason}", series=series)
@@ -300,12 +301,12 @@ async def _source(config: HeadwayConfig) -> Found:
     )
     if isnan(found.requests):
         text = f"{where}: has {config.model}; the last {span_s:g} s: {found.health.detail}{more}"
-        return Found(ok=True, text=text, replicas=roles, series=series)
+        return Found(ok=True, text=text, replicas=roles, series=series, told=told)
     isl, osl = (None if isnan(mean) else mean for mean in (found.isl_tokens, found.osl_tokens))
     health = ": ".join(filter(None, (found.health.status, found.health.detail)))
     seen = f"{found.requests:.0f} requests in the last {span_s:g} s, ISL {shown(isl)}, OSL {shown(osl)}"
     text = f"{where}: {config.model}: {seen}; data {health}{more}"
-    return Found(ok=True, text=text, measured=found, replicas=roles, series=series)
+    return Found(ok=True, text=text, measured=found, replicas=roles, series=series, told=told)
 
 
 async def _target(config: HeadwayConfig) -> Found:

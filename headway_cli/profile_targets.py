@@ -135,7 +135,7 @@ async def _in_process(options: ProfileOptions, tp: int) -> AsyncIterator[Opened]
         engine = make_engine(config, Role.MIXED, f"profile-tp{tp}")
     try:
         limits = limits_of(options, engine.sizes() if isinstance(engine, SaysSizes) else None)
-        name = kind.model(config) or config.engine.profile
+        name = kind.model(config) or config.engine.profile or ""
         settings = config.engine.model_dump(mode="json")
         yield Opened(
             target=EngineTarget(engine, config.model),

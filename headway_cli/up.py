@@ -22,6 +22,8 @@ from actors.planning.settings import KEPT_IN, PLACE, dump, fleet_of, kept_in_fil
 from actors.store import InternalKvStore
 from actors.stored import put
 from headway.config import HeadwayConfig, load_config
+from headway.engine.nearest import guess_text
+from headway.engine.rules import engine_profile
 from headway_cli import ownership
 from headway_cli.cluster import cluster, stop_signals, uninterrupted, wait_for
 from headway_cli.control import ControlClient
@@ -119,6 +121,8 @@ def _announce_control(config: HeadwayConfig, deployed: Deployed) -> None:
     print(f"Live page   {deployed.url}/")
     print(f"Control     {deployed.url}/v1/control/status (headway status --url {deployed.url})")
     print(f"Metrics     {deployed.url}/metrics", flush=True)
+    if guess := guess_text(engine_profile(config).meta):
+        print(f"Profile     {guess} (status: by what the engines say)", flush=True)
     if why_not := deployed.waits_for or _waits_for(deployed.url):
         print(f"Not planning yet; it starts as soon as it can: {why_not}", flush=True)
 

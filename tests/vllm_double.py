@@ -95,8 +95,9 @@ class Server:
         return web.Response(body=generate_latest(self.metrics.registry), content_type="text/plain")
 
     async def models(self, _: web.Request) -> web.Response:
-        """The one model."""
-        return web.json_response({"object": "list", "data": [{"id": self.model, "object": "model"}]})
+        """The one model, and where its weights would be."""
+        one = {"id": self.model, "object": "model", "root": "/models/Llama-3.1-8B"}
+        return web.json_response({"object": "list", "data": [one]})
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=2**26)

@@ -1,34 +1,40 @@
 """What engines have counted of their own work, engine by engine: for `headway.engine.observed_metrics`. Pure.
 
-Quantities of an interval are sums over a fleet; these are not, and only totals: no gauge is read, so that
-they are as good at any spacing of the reads. Of prefill engines' gaps and decode engines' prompts nothing is
-taken: the one decodes a token, the other fetches its prompts.
+Quantities of an interval are sums over a fleet; these are not. Latencies follow from totals alone, which are
+as good at any spacing of the reads; gauges show an engine's limits (`headway.engine.observed_limits`). Of
+prefill engines' gaps and decode engines' prompts nothing is taken: the one decodes a token, the other fetches
+its prompts.
 """
 
 from collections.abc import Mapping
-from math import isnan, nan
+from math import isnan, nan, prod
 
 from actors.collector.exposition import ROLE, Samples, SeriesId, can_be, carries
-from actors.collector.presets import EngineNames, Preset, engine_names
+from actors.collector.presets import Labels, Preset, Series
 from actors.collector.series import engine_of, role_of
-from headway.engine.observed_metrics import EngineTotals
+from headway.engine.observed_metrics import EngineLoad, EngineTotals
 from headway.planning import Role
+
+Engine = tuple[str, Role | None]
 
 
 class EngineTotalsReader:
-    """Samples → the totals of each engine that serves a model."""
+    """Samples → the totals and the load of each engine that serves a model."""
 
     def __init__(self, preset: Preset, model: str) -> None:
         self._where = ((preset.model_label, preset.model(model)),)
-        self._load, self._shown = preset.load, engine_names(preset)
-        self._names = self._shown.series if self._shown else frozenset()
-        self._engines: dict[SeriesId, tuple[str, Role | None] | None] = {}
+        self._load, self._shown, self._replicated = preset.load, preset.teaching, preset.replicated
+        load, shown = self._load, self._shown
+        every = (load.running, load.waiting, load.kv_usage, shown.kv_tokens) if load and shown else ()
+        self._gauges = tuple(one for one in every if one)
+        self._names = preset.totals - {one.name for one in self._gauges}
+        self._engines: dict[SeriesId, Engine | None] = {}
 
     def read(self, samples: Samples) -> dict[str, EngineTotals]:
-        """By engine; an engine of which a total cannot be is left out."""
-        found: dict[tuple[str, Role | None], dict[str, float]] = {}
+        """The totals by engine; an engine of which one cannot be is left out."""
+        found: dict[Engine, dict[str, float]] = {}
         for series, value in samples.items():
-            if series.name in self._names and (engine := self._engine(series)) is not None:
+            if series.name in self._names and (engine := self._engine(series, self._where)) is not None:
                 sums = found.setdefault(engine, {})
                 sums[series.name] = sums.get(series.name, 0.0) + (value if can_be(value) else nan)
         shown = self._shown
@@ -37,39 +43,71 @@ class EngineTotalsReader:
         totals = {engine: _totals(shown, sums, role) for (engine, role), sums in found.items()}
         return {engine: each for engine, each in totals.items() if not any(map(isnan, each))}
 
-    def _engine(self, series: SeriesId) -> tuple[str, Role | None] | None:
+    def loads(self, samples: Samples) -> dict[str, EngineLoad]:
+        """The gauges by engine; NaN for what does not show. Ranks with figures of their own add up."""
+        found: dict[str, dict[str, dict[Labels, float]]] = {}
+        gauges = {one.name: one for one in self._gauges}
+        for series, value in samples.items():
+            if (one := gauges.get(series.name)) is None:
+                continue
+            if (engine := self._engine(series, () if one.labels else self._where)) is not None:
+                ranks = tuple(label for label in series.labels if label[0] not in self._replicated)
+                shown = found.setdefault(engine[0], {}).setdefault(one.name, {})
+                shown[ranks] = _value(one, series, value)
+        return {engine: self._load_of(values) for engine, values in found.items()}
+
+    def _load_of(self, values: Mapping[str, Mapping[Labels, float]]) -> EngineLoad:
+        figures = [sum(each.values()) if (each := values.get(one.name)) else nan for one in self._gauges]
+        running, waiting, usages, *capacity = figures
+        ranks = len(values.get(self._gauges[2].name, ())) or 1
+        return EngineLoad(running, waiting, usages / ranks, *capacity)
+
+    def _engine(self, series: SeriesId, where: Labels) -> Engine | None:
         """The engine of a series and its role; None for another model's."""
         if series not in self._engines:
             labels, told = series.labels, dict(series.labels).get(ROLE)
             role = Role(told) if told else role_of(self._load, labels) if self._load else None
             named = engine_of(labels)
-            ours = named is not None and carries(labels, self._where)
+            ours = named is not None and carries(labels, where)
             self._engines[series] = (str(named), role) if ours else None
         return self._engines[series]
 
 
-def _totals(names: EngineNames, sums: Mapping[str, float], role: Role | None) -> EngineTotals:
-    def of(name: str, part: str = "") -> float:
-        return sums.get(f"{name}_{part}" if part else name, 0.0)
+def _value(one: Series, series: SeriesId, value: float) -> float:
+    """The value of a gauge: that of the sample, or the product of labels."""
+    if one.labels:
+        labels = dict(series.labels)
+        try:
+            value = prod(float(labels[name]) for name in one.labels)
+        except (KeyError, ValueError):
+            return nan
+    return value * one.scale if can_be(value) else nan
 
-    gaps = EngineTotals(
-        gaps=of(names.gap, "count"),
-        gap_s=of(names.gap, "sum"),
-        preemptions=of(names.preemptions),
-        iterations=of(names.iterations),
+
+def _totals(names: Preset, sums: Mapping[str, float], role: Role | None) -> EngineTotals:
+    def both(one: Series | None) -> tuple[float, float]:
+        total, count = one.parts if one else ("", "")
+        return (sums.get(total, 0.0) * one.scale, sums.get(count, 0.0)) if one else (0.0, 0.0)
+
+    def of(one: Series | None) -> float:
+        return sums.get(one.name, 0.0) if one else 0.0
+
+    gap_s, gaps = both(names.itl)
+    decoded = EngineTotals(
+        gaps=gaps, gap_s=gap_s, preemptions=of(names.preemptions), iterations=of(names.iterations)
     )
     if role is Role.DECODE:
-        return gaps
-    first_tokens, prefills = of(names.first_token, "count"), of(names.prefill, "count")
-    prefill_s = of(names.prefill, "sum")
-    if not names.prefill:
-        prefills, prefill_s = first_tokens, of(names.first_token, "sum") - of(names.queue, "sum")
-    return (EngineTotals() if role is Role.PREFILL else gaps)._replace(
+        return decoded
+    (first_s, first_tokens), (prefill_s, prefills) = both(names.ttft), both(names.prefill_time)
+    if names.prefill_time is None:
+        prefills, prefill_s = first_tokens, first_s - both(names.queue)[0]
+    prompt_tokens, prompts = both(names.isl)
+    return (EngineTotals() if role is Role.PREFILL else decoded)._replace(
         first_tokens=first_tokens,
         asked_tokens=of(names.prompts),
         cached_tokens=of(names.cached),
-        prompts=of(names.lengths, "count"),
-        prompt_tokens=of(names.lengths, "sum"),
+        prompts=prompts,
+        prompt_tokens=prompt_tokens,
         prefills=prefills,
         prefill_s=prefill_s,
     )

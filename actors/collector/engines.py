@@ -41,10 +41,13 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Any
+
+from yarl import URL
 
 from actors.collector.exposition import (
     INSTANCE,
@@ -57,7 +60,7 @@ from actors.collector.exposition import (
     redacted,
 )
 from actors.collector.interval import Health, HealthStatus, Measured
-from actors.collector.inventory import Inventory, inventory, shown_of
+from actors.collector.inventory import Inventory, inventory, shown_of, values_of
 from actors.collector.pages import RefusedError, TextReader
 from actors.collector.scrape import Naming, Scrape
 from actors.collector.series import ModelSeries
@@ -65,6 +68,7 @@ from actors.connectors.kube_api import TOKEN, configuration, mapping, official_c
 from actors.connectors.kube_object import namespace_of
 from actors.connectors.protocol import Refused
 from headway.config.live import EngineAddresses, KubernetesSettings
+from headway.engine.nearest import Told
 from headway.planning import Role
 from headway.words import plural
 
@@ -284,7 +288,22 @@ class EngineFleet:
         addresses = [address for address, each in self._engines.items() if not each.fault][:AT_ONCE]
         texts = await asyncio.gather(*map(self._http.get, addresses))
         samples = [sample for text in texts for sample in parse(text)]
-        return inventory(self._series, shown_of(self._series, samples))
+        alive = [dict(each.labels) for each in samples if each.name == self._series.alive.name]
+        told = Told(await self._models(addresses[:1]), values_of(self._series, alive))
+        return inventory(self._series, shown_of(self._series, samples))._replace(told=told)
+
+    async def _models(self, addresses: Sequence[str]) -> tuple[str, ...]:
+        """The names by which engines know what they serve, the path of the weights first."""
+        found: list[str] = []
+        with suppress(SourceDownError, ValueError):
+            for address in addresses:
+                listed = json.loads(
+                    await self._http.get(str(URL(address).with_path("/v1/models").with_query(None)))
+                )
+                items = mapping(listed).get("data")
+                every = [mapping(each) for each in items] if isinstance(items, list) else []
+                found += [str(each[key]) for key in ("root", "id") for each in every if each.get(key)]
+        return tuple(found)
 
     def engines(self) -> Mapping[Role, int]:
         """Engines of the model as of the last read; those that are unread count as they did."""

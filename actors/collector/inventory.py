@@ -7,6 +7,7 @@ from typing import NamedTuple
 from actors.collector.exposition import SeriesId, carries
 from actors.collector.presets import PRESETS, Preset, Series
 from actors.collector.series import HISTOGRAMS, ModelSeries
+from headway.engine.nearest import Told
 
 MOST_NAMED = 5
 NO_STATS = (
@@ -19,15 +20,27 @@ Shown = Mapping[tuple[str, str], int]
 
 
 class Inventory(NamedTuple):
-    """A line for each quantity, none where all are missing; and what is there where the model is not."""
+    """A line for each quantity, none where all are missing; and what is there where the model is not.
+
+    `told` is what engines say of their model and GPU.
+    """
 
     lines: Sequence[str]
     instead: str
+    told: Told = Told()
 
 
 def shown_of(series: ModelSeries, samples: Iterable[SeriesId]) -> Shown:
     """What pages show."""
     return Counter((each.name, named_model(series, dict(each.labels))) for each in samples)
+
+
+def values_of(series: ModelSeries, labels: Iterable[Mapping[str, str]]) -> tuple[str, ...]:
+    """The values of all labels of engines but that of the model."""
+    every = (each.items() for each in labels)
+    return tuple(
+        sorted({value for each in every for name, value in each if name != series.preset.model_label})
+    )
 
 
 def model_labels(series: ModelSeries) -> Sequence[str]:
@@ -62,10 +75,11 @@ def patterns(series: ModelSeries) -> Sequence[str]:
 
 
 def _found(series: ModelSeries, quantity: str, one: Series, shown: Shown) -> str:
-    part = "_count" if quantity in HISTOGRAMS and not one.per else ""
+    part = "_count" if quantity in {*HISTOGRAMS, "prefill_time"} and not one.per else ""
     for name in (one.name, *one.also):
         models = _models([f"{name}{part}"], shown)
-        count = sum(n for model, n in models.items() if name in series.shared or _is_ours(series, model))
+        others = series.shared | series.preset.unlabelled
+        count = sum(n for model, n in models.items() if name in others or _is_ours(series, model))
         if count:
             return f"{name}, {count} series"
         if any(models):

@@ -47,8 +47,15 @@ class Series:
     """Other names of the same samples."""
     per: str = ""
     """The counter of requests that this counter of tokens is divided by; empty for a histogram."""
+    labels: tuple[str, ...] = ()
+    """The labels whose product is the value; without them it is the sample's own."""
     scale: float = 1.0
     """What a value is multiplied by, for seconds or a share of 1."""
+
+    @property
+    def parts(self) -> tuple[str, str]:
+        """The names of the sum and of the count of a histogram."""
+        return (self.name, self.per) if self.per else (f"{self.name}_sum", f"{self.name}_count")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +95,16 @@ class Preset:
     queue: Series | None = None
     cached: Series | None = None
     """A counter of prompt tokens that were not computed again."""
+    prompts: Series | None = None
+    """A counter of prompt tokens; where it is named engines teach the performance model."""
+    prefill_time: Series | None = None
+    """A histogram of what prompts took, queueing apart; None: TTFT less `queue`."""
+    preemptions: Series | None = None
+    iterations: Series | None = None
+    kv_tokens: Series | None = None
+    """The tokens that an engine's KV cache holds."""
+    engines: str = ""
+    """The preset of the engines behind a router; empty: this one."""
     load: Load | None = None
     replicated: tuple[str, ...] = ()
     """Labels of ranks that each show the figures of their whole engine."""
@@ -114,9 +131,35 @@ class Preset:
         for figure in FIGURES if self.load else ():
             yield figure, getattr(self.load, figure)
 
+    @property
+    def teaching(self) -> "Preset | None":
+        """The names by which engines count their own work; None where they teach nothing."""
+        shown = PRESETS[self.engines] if self.engines else self
+        return shown if shown.prompts else None
 
-SINGLE = ("completed", "met", "missed", "isl", "osl", "duration", "ttft", "itl", "queue", "cached")
-OPTIONAL = frozenset({"met", "missed", "queue", "cached"})
+    @property
+    def totals(self) -> frozenset[str]:
+        """The names of the samples by which engines count their own work, and of their KV capacity."""
+        if (shown := self.teaching) is None:
+            return frozenset()
+        histograms = (shown.ttft, shown.queue, shown.prefill_time, shown.itl, shown.isl)
+        others = (shown.prompts, shown.cached, shown.preemptions, shown.iterations, shown.kv_tokens)
+        parts = [part for one in histograms if one for part in one.parts]
+        return frozenset((*parts, *(one.name for one in others if one)))
+
+    @property
+    def unlabelled(self) -> frozenset[str]:
+        """Those of them whose samples do not carry the model's label."""
+        one = self.teaching.kv_tokens if self.teaching else None
+        return frozenset({one.name} if one and one.labels else ())
+
+
+OF_ENGINES = ("prompts", "prefill_time", "preemptions", "iterations", "kv_tokens")
+SINGLE = (
+    *("completed", "met", "missed", "isl", "osl", "duration", "ttft", "itl", "queue", "cached"),
+    *OF_ENGINES,
+)
+OPTIONAL = frozenset({"met", "missed", "queue", "cached", *OF_ENGINES})
 FIGURES = ("running", "waiting", "kv_usage")
 Tree = dict[str, Any]
 
@@ -133,7 +176,8 @@ def preset(name: str, overrides: PresetSettings | None = None) -> Preset:
         raise ConfigError(
             f"metrics.overrides.series: with preset {name} needs a name of {', '.join(missing)}"
         )
-    fields: Tree = {key: tree[key] for key in ("prefix", "path", "any_case", "replicated") if key in tree}
+    own = ("prefix", "path", "any_case", "replicated", "engines")
+    fields: Tree = {key: tree[key] for key in own if tree.get(key) is not None}
     fields |= {key: shown[key][0] for key in (*SINGLE, "alive") if key in shown}
     if "running" in shown:
         roles = {label: Role(role) for label, role in tree.get("roles", {}).items()}
@@ -199,6 +243,7 @@ def _series(tree: Tree, quantity: str, given: Tree) -> Series:
         engine=tree.get("engine", False) and quantity not in tree.get("fleet", ()),
         also=one.also,
         per=one.per,
+        labels=one.labels,
         scale=UNITS[one.unit],
     )
 
@@ -225,63 +270,3 @@ def _made(name: str) -> Preset:
 
 PRESETS: Mapping[str, Preset] = _Presets()
 """The ways in which we read systems."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineNames:
-    """The names of an engine's totals; a histogram stands for its `_sum` and `_count`.
-
-    `prefill` is empty where a prompt's time is its TTFT less its time in the queue.
-    """
-
-    first_token: str
-    queue: str
-    gap: str
-    prefill: str = ""
-    lengths: str
-    """A histogram of prompts' tokens, of requests that ended."""
-    prompts: str
-    """A counter of prompts' tokens; `cached` of those of them that were not computed again."""
-    cached: str
-    preemptions: str = ""
-    iterations: str = ""
-
-    @property
-    def series(self) -> frozenset[str]:
-        """The names of all samples."""
-        histograms = (self.first_token, self.queue, self.gap, self.prefill, self.lengths)
-        parts = [f"{name}_{part}" for name in histograms if name for part in ("sum", "count")]
-        return frozenset({*parts, self.prompts, self.cached, self.preemptions, self.iterations} - {""})
-
-
-def _vllm_totals(prefix: str) -> EngineNames:
-    return EngineNames(
-        first_token=f"{prefix}time_to_first_token_seconds",
-        queue=f"{prefix}request_queue_time_seconds",
-        gap=f"{prefix}inter_token_latency_seconds",
-        prefill=f"{prefix}request_prefill_time_seconds",
-        lengths=f"{prefix}request_prompt_tokens",
-        prompts=f"{prefix}prompt_tokens_total",
-        cached=f"{prefix}prefix_cache_hits_total",
-        preemptions=f"{prefix}num_preemptions_total",
-        iterations=f"{prefix}iteration_tokens_total_count",
-    )
-
-
-_SGLANG_TOTALS = EngineNames(
-    first_token="sglang:time_to_first_token_seconds",
-    queue="sglang:queue_time_seconds",
-    gap="sglang:inter_token_latency_seconds",
-    lengths="sglang:prompt_tokens_histogram",
-    prompts="sglang:prompt_tokens_total",
-    cached="sglang:cached_tokens_total",
-)
-WITH_VLLM = frozenset({"vllm", "ray-serve-llm", "kserve", "aibrix", "nim", "llm-d"})
-"""Presets whose engines have vLLM's names, behind the prefix of their gauges."""
-
-
-def engine_names(preset: Preset) -> EngineNames | None:
-    """The names of the totals of a preset's engines; None where engines teach nothing."""
-    if preset.name in WITH_VLLM and preset.load is not None:
-        return _vllm_totals(preset.load.running.name.removesuffix("num_requests_running"))
-    return _SGLANG_TOTALS if preset.name == "sglang" else None

@@ -23,6 +23,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf, isnan
 from types import MappingProxyType
@@ -32,7 +33,7 @@ from urllib.parse import urlsplit, urlunsplit
 from actors.collector import promql
 from actors.collector.exposition import INSTANCE, ROLE, SourceDownError, carries, redacted, spellings
 from actors.collector.interval import NAN, Health, HealthStatus, Measured, Quantity, noted, unmeasured
-from actors.collector.inventory import Inventory, inventory, model_labels, named_model, patterns
+from actors.collector.inventory import Inventory, inventory, model_labels, named_model, patterns, values_of
 from actors.collector.pages import TextReader
 from actors.collector.presets import Load, Preset
 from actors.collector.raw_samples import (
@@ -45,12 +46,15 @@ from actors.collector.raw_samples import (
 )
 from actors.collector.series import ModelSeries, role_of
 from headway.config.live import MetricsSettings
+from headway.engine.nearest import Told
 from headway.planning import Role
 from headway.words import plural
 
 SKEW_S = 10.0
 """A clock that differs by more is named."""
 COUNTED_S = 2.0
+GPU_SERIES, GPU_LABEL = "DCGM_FI_DEV_GPU_UTIL", "modelName"
+"""What NVIDIA's exporter says of each GPU."""
 """Between two counts of the engines, which the planner asks for more often."""
 MOST_NAMED = 3
 
@@ -249,7 +253,16 @@ class PrometheusSource:
         for point in found:
             key = point.labels.get("__name__", ""), named_model(self._series, point.labels)
             shown[key] = shown.get(key, 0) + int(point.value)
-        return inventory(self._series, shown, place if found else "")
+        return inventory(self._series, shown, place if found else "")._replace(told=await self._told())
+
+    async def _told(self) -> Told:
+        """What labels say of the GPU: those of engines, and the GPU's own where all are of one model."""
+        gpus = f"group by ({GPU_LABEL}) ({promql.selector([GPU_SERIES], self._chosen.where(()))})"
+        with suppress(SourceDownError):
+            engines = [point.labels for point in await self._points(self._alive, None)]
+            shown = {point.labels.get(GPU_LABEL, "") for point in await self._points(gpus, None)}
+            return Told((), (*values_of(self._series, engines), *(shown if len(shown) == 1 else ())))
+        return Told()
 
     async def engines(self) -> Mapping[Role, int]:
         """Engines with a fresh sample; none where they are not told apart or Prometheus does not answer."""

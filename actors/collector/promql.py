@@ -61,22 +61,23 @@ def sample_queries(
     Buckets are most of the data, and nothing is judged by them: they are asked for since `fresh_s` before the
     interval only, which holds the sample that it begins with.
     """
-    names: dict[tuple[Role | None, bool], set[str]] = {}
+    names: dict[tuple[Role | None, bool, bool], set[str]] = {}
+    preset = series.preset
     shown = [(each.name, each.role) for each in series.channels]
     shown += [(each.name, each.role) for each in series.gauges if each.name not in series.shared]
-    shown += [(name, role) for name in series.totals for role in series.roles or (None,)]
+    shown += [(name, role) for name in preset.totals for role in series.roles or (None,)]
     for name, role in shown:
-        names.setdefault((role, name.endswith("_bucket")), set()).add(name)
+        names.setdefault((role, name.endswith("_bucket"), name in preset.unlabelled), set()).add(name)
     if series.alive.name not in (name for name, _ in shown):
-        names.setdefault((None, False), set()).add(series.alive.name)
+        names.setdefault((None, False, False), set()).add(series.alive.name)
     before_s = max(interval_s, fresh_s, BEFORE_S)
     queries = [
         SampleQuery(
-            selector=selector(series.spelt(found), chosen.where(series.of_model, role)),
+            selector=selector(series.spelt(found), chosen.where(() if anyone else series.of_model, role)),
             before_s=fresh_s if buckets else before_s,
             role=role,
         )
-        for (role, buckets), found in names.items()
+        for (role, buckets, anyone), found in names.items()
     ]
     if series.shared:
         shared = selector(series.shared, chosen.where(()))

@@ -275,12 +275,15 @@ def _without_idle_buckets(
 
 
 def _of_model(series: ModelSeries, raw: Sequence[RawSeries]) -> Iterator[RawSeries]:
-    """Without the replicas that gateways of other models show; those of this one show them alike."""
+    """Without what others show: replicas that gateways of this model show alike, engines' own figures."""
     name, where = series.alive
     ours = {each.target for each in raw if each.series.name == name and carries(each.series.labels, where)}
     kept = {REPLICA, series.preset.load.role_label} if series.preset.load else set()
     for each in raw:
-        if each.series.name not in series.shared:
+        if each.series.name in series.preset.unlabelled:
+            if each.target in ours:
+                yield each
+        elif each.series.name not in series.shared:
             yield each
         elif each.target in ours:
             labels = {label: value for label, value in each.series.labels if label in kept}

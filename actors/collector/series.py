@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from actors.collector.exposition import INSTANCE, LE, ROLE, Samples, SeriesId, can_be, carries
 from actors.collector.interval import NOTHING, Increase, PoolLoad, Quantity
-from actors.collector.presets import Labels, Load, Preset, Series, engine_names
+from actors.collector.presets import Labels, Load, Preset, Series
 from headway.planning import Role
 
 MOST_SERIES = 500_000
@@ -134,10 +134,9 @@ class ModelSeries:
         self.alive = SeriesId(preset.alive.name, self._where(preset.alive))
         self.channels = tuple(self._channels())
         self.gauges = tuple(self._gauges(preset.load)) if preset.load else ()
-        totals = engine_names(preset)
-        self.totals = totals.series if totals else frozenset()
-        shown = _spelt(preset, (self.alive, *self.channels, *self.gauges))
-        self.names: Mapping[str, tuple[str, ...]] = {each: (each,) for each in self.totals} | shown
+        shown = [self.alive.name, *(each.name for each in self.channels)]
+        shown += [gauge.name for gauge in self.gauges]
+        self.names: Mapping[str, tuple[str, ...]] = _spelt(preset, (*preset.totals, *shown))
         self.in_flight_names = frozenset(c.name for c in self.channels if c.gauge)
         self._counter_names = frozenset(c.name for c in self.channels if not c.gauge)
         self._load_names = frozenset(gauge.name for gauge in self.gauges)
@@ -322,15 +321,16 @@ def pool_loads(added: Mapping[str, Increase]) -> dict[Role, PoolLoad]:
     return loads
 
 
-def _spelt(preset: Preset, shown: Iterable[SeriesId | Channel | Gauge]) -> dict[str, tuple[str, ...]]:
+def _spelt(preset: Preset, shown: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """The names of what is shown, each with its other names: a part of a histogram has its part of each."""
+    every = [*preset.every(), *(preset.teaching.every() if preset.teaching else ())]
     others = {
         f"{series.name}{part}": tuple(f"{other}{part}" for other in series.also)
-        for _, series in preset.every()
+        for _, series in every
         if series.also
         for part in ("", *(f"_{each.value}" for each in Part))
     }
-    return {each.name: (each.name, *others.get(each.name, ())) for each in shown}
+    return {name: (name, *others.get(name, ())) for name in shown}
 
 
 def _load_key(role: Role, figure: str) -> str:

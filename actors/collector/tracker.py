@@ -135,7 +135,7 @@ class Tracker:
             self._doubts |= read.doubts
             self._counters.forget(at_s - FORGOTTEN_S)
         self._refused |= {each.quantity: (at_s, each.line) for each in refused}
-        self._readings.add(self._totals.read(samples), at_s)
+        self._readings.add(self._totals.read(samples), at_s, self._totals.loads(samples))
         last_s = newest.at_s if newest else at_s
         self._broken = {quantity: self._broken.get(quantity, last_s) for quantity in broken}
         self._ring.add(gained, at_s, self._broken)

@@ -77,6 +77,8 @@ class ControlActors:
             if not ok:
                 self._health[name] = ComponentHealth(ok=False, detail=reason)
                 return f"{name}: {reason}"
+        if any(told := await self._call(names.METRIC_COLLECTOR, "told")):
+            await self._call(names.INTERPOLATOR, "tell", told)
         return ""
 
     async def collect(

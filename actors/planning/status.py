@@ -7,6 +7,7 @@ from actors.connectors.drift import DriftAwareConnector
 from actors.planning.context import PlannerContext, PlannerState
 from headway.config import PoolSettings
 from headway.engine.kinds import engine_kind
+from headway.engine.nearest import guess_text
 from headway.planning import PoolLimits, Role
 from headway.planning.documents import PlannerPhase, StatusDocument
 from headway.planning.policies import jsonable, predictors_asked
@@ -106,6 +107,7 @@ def status_document(context: PlannerContext, state: PlannerState, loop: LoopCoun
         "changed": {key: asdict(author) for key, author in context.settings.authors.items()},
         "seen_at": state.seen_at,
         "refined": None if profile is None else profile.meta.get("refined"),
+        "guess": "" if profile is None else guess_text(profile.meta),
         "differing": {} if model is None else model.differing,
         "calibration": {
             phase.value: {"smoothed": ratio.smoothed, "last": ratio.last, "count": ratio.count}

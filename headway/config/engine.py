@@ -34,6 +34,8 @@ DEFAULT_KV_BYTES_PER_TOKEN = 131_072
 DEFAULT_TRANSFER_LATENCY_MS, DEFAULT_TRANSFER_GB_S = 5.0, 25.0
 """Where neither settings nor profile say what moving a KV cache takes."""
 
+DEFAULT_PROFILE = "profiles/llama-3.1-8b_h100_tp1"
+
 MOST_IN_A_BATCH = 65_536
 """Requests in one batch that a simulated replica keeps places for."""
 
@@ -112,8 +114,9 @@ class EngineSettings(Settings):
     vllm: VllmSettings = VllmSettings()
     options: Mapping[str, Any] = {}
     """Settings of an installed kind, checked by the model that it declares; built-in kinds take none."""
-    profile: str = "profiles/llama-3.1-8b_h100_tp1"
-    """A profile directory, or the name of an embedded profile."""
+    profile: str | None = None
+    """A profile directory, or the name of an embedded profile; null: llama-3.1-8b_h100_tp1, but of engines
+    that others run an estimate by what they and `model` say (docs/adopting.md#without-a-profile)."""
     refinement: RefinementSettings = RefinementSettings()
     lora: LoraSettings = LoraSettings()
     gpu_type: str | None = None
@@ -139,6 +142,13 @@ class EngineSettings(Settings):
     max_model_tokens: PositiveInt | None = Field(default=None, le=MOST_TOKENS)
     """Input and output tokens of one request at most; null: what the KV cache of one replica holds. vLLM:
     `max_model_len`, null: what the model was made for."""
+
+    @model_validator(mode="after")
+    def _engines_of_ours_have_a_profile(self) -> "EngineSettings":
+        if self.profile is None and self.kind != "external":
+            # Not as if it had been given.
+            object.__setattr__(self, "profile", DEFAULT_PROFILE)
+        return self
 
     @model_validator(mode="after")
     def _adapters_have_one_place(self) -> "EngineSettings":

@@ -40,7 +40,7 @@ from headway.config.base import (
     every_fault,
     shown,
 )
-from headway.config.engine import EngineSettings, GpuTypeSettings, PoolSettings
+from headway.config.engine import DEFAULT_PROFILE, EngineSettings, GpuTypeSettings, PoolSettings
 from headway.config.live import ConnectorSettings, GatewaySettings, MetricsSettings, TracingSettings
 from headway.config.planner import PlannerSettings, planner_model
 from headway.config.routing import RoutingSettings, SloClass
@@ -393,12 +393,14 @@ def _likeness(name: str, other: str) -> float:
     return SequenceMatcher(None, name, other).ratio()
 
 
-def resolve_profile(name: str, root: Path = EMBEDDED, key: str = "engine.profile") -> Path:
+def resolve_profile(name: str | None, root: Path = EMBEDDED, key: str = "engine.profile") -> Path:
     """The directory of a profile: an existing directory wins, then a shipped profile of that name.
 
+    None is the default profile.
     A leading `profiles/` is accepted before a shipped name. ConfigError begins with `key`, and
     lists the shipped names that are most like it.
     """
+    name = DEFAULT_PROFILE if name is None else name
     if name and Path(name).is_dir():
         return Path(name)
     known = embedded_profiles(root)

@@ -24,6 +24,7 @@ Unit = Literal["s", "ms", "us", "share", "percent"]
 QUANTITIES: tuple[str, ...] = (
     *("requests", "in_flight", "completed", "met", "missed", "isl", "osl", "duration", "ttft", "itl"),
     *("queue", "cached", "running", "waiting", "kv_usage", "alive"),
+    *("prompts", "prefill_time", "preemptions", "iterations", "kv_tokens"),
 )
 
 
@@ -43,6 +44,8 @@ class SeriesSettings(_Given):
     """Other names of the same samples, such as those of older versions."""
     per: str = ""
     """Of a counter of tokens: the counter of requests that it is divided by, where there is no histogram."""
+    labels: tuple[str, ...] = ()
+    """Labels with numbers, whose product is the value; such a series needs no label of the model."""
     where: Mapping[str, str] = {}
     """Labels that its samples carry; a value that begins with ~ is a regular expression."""
     unit: Unit = "s"
@@ -92,6 +95,8 @@ class PresetSettings(_Given):
     """Labels of ranks that each show the figures of their whole engine."""
     engine: bool = False
     """True: each engine shows these series, but for those of `fleet`."""
+    engines: PresetName | None = None
+    """The preset of the engines behind a router, for what they count of their own work; null: this one."""
     fleet: tuple[str, ...] = ()
     """Quantities that a router or gateway shows for all engines together."""
     by_model: bool = True

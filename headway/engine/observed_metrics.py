@@ -46,7 +46,8 @@ time, and nothing where (1) and (2) have no solution above 0.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from math import exp, isfinite
+from math import exp, isfinite, nan
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -95,13 +96,25 @@ class EngineTotals(NamedTuple):
         return self.prompt_tokens + self.gaps >= WARM_TOKENS
 
 
+class EngineLoad(NamedTuple):
+    """Requests in an engine's batch and before it, the share of its KV cache that is in use, in [0, 1], and
+    the tokens that this holds; NaN for what it does not show.
+    """
+
+    running: float = nan
+    waiting: float = nan
+    kv_usage: float = nan
+    kv_tokens: float = nan
+
+
 class EngineReading(NamedTuple):
-    """What an engine gained from one time to another, in seconds of the reader's clock."""
+    """What an engine gained from one time to another, in seconds of the reader's clock, and its load then."""
 
     engine: str
     begun_s: float
     ended_s: float
     gained: EngineTotals
+    load: EngineLoad = EngineLoad()
 
 
 class EngineReadings:
@@ -113,10 +126,17 @@ class EngineReadings:
     def __init__(self) -> None:
         self._begun: dict[str, tuple[float, EngineTotals]] = {}
         self._last: tuple[float, Mapping[str, EngineTotals]] = (0.0, {})
+        self._loads: Mapping[str, EngineLoad] = {}
         self._readings: list[EngineReading] = []
 
-    def add(self, totals: Mapping[str, EngineTotals], at_s: float) -> None:
+    def add(
+        self,
+        totals: Mapping[str, EngineTotals],
+        at_s: float,
+        loads: Mapping[str, EngineLoad] = MappingProxyType({}),
+    ) -> None:
         """One more read of all engines."""
+        self._loads = loads
         self._begun = {engine: self._begun.get(engine, (at_s, now)) for engine, now in totals.items()}
         self._last = at_s, totals
         self._close(WINDOW_S)
@@ -139,7 +159,8 @@ class EngineReadings:
             if fell or at_s - begun_s >= least_s:
                 self._begun[engine] = at_s, now
                 if not fell and before.warm:
-                    self._readings.append(EngineReading(engine, begun_s, at_s, gained))
+                    load = self._loads.get(engine, EngineLoad())
+                    self._readings.append(EngineReading(engine, begun_s, at_s, gained, load))
 
 
 class LengthSpread(NamedTuple):

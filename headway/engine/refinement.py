@@ -34,10 +34,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.engine.observed_latency import CELLS_PER_OCTAVE, LatencyReport, Phase
+from headway.engine.observed_limits import EngineLimits
 from interp import DecodeSamples, PrefillSamples, Profile, build_profile
 from interp.arrays import FloatArray
 
-MOST_RATIO = 10.0
+MOST_RATIO = 100.0
 OUTLIER = 0.5
 HALF_LIFE_S, QUICK_S = 600.0, 20.0
 CHANGED, SURE = 0.05, 3.0
@@ -64,6 +65,13 @@ def difference(phase: str, factor: float) -> str:
         return ""
     how = f"{100.0 * (factor - 1.0):.0f} % longer" if factor > 1.0 else f"{100.0 * (1.0 - factor):.0f} % less"
     return f"{phase} takes {how} than profiled"
+
+
+def limits_text(limits: Mapping[str, float]) -> str:
+    """`at most 128 requests in a batch and 454,016 tokens of KV cache`; "" where no limit is known."""
+    words = {"batch": "requests in a batch", "kv_tokens": "tokens of KV cache"}
+    known = " and ".join(f"{limits[name]:,.0f} {text}" for name, text in words.items() if name in limits)
+    return f"at most {known}, as they show" if known else ""
 
 
 class RefinementCell(NamedTuple):
@@ -116,13 +124,14 @@ class Refinement:
     """Everything that traffic has shown; cells in the order in which they were last fed.
 
     `latest` has by phase what the reports of the last seconds differ by, `since_s` the first report, or when
-    engines were last seen to change.
+    engines were last seen to change. `limits` are what engines that others run show of themselves.
     """
 
     version: int = 0
     cells: Mapping[RefinementCell, Evidence] = field(default_factory=dict)
     latest: Mapping[Phase, Evidence] = field(default_factory=dict)
     since_s: Mapping[Phase, float] = field(default_factory=dict)
+    limits: EngineLimits = field(default_factory=EngineLimits)
 
     def summary(self) -> dict[str, Any]:
         """As plain data: version, cells, and by phase the factor and since when it has held."""
@@ -131,6 +140,7 @@ class Refinement:
             "cells": len(self.cells),
             "factors": {phase.value: self.factor(phase) for phase in Phase},
             "since": {phase.value: self.since_s[phase] for phase in Phase if phase in self.since_s},
+            **({"limits": self.limits.known} if self.limits.known else {}),
         }
 
     def document(self) -> dict[str, Any]:
@@ -140,6 +150,7 @@ class Refinement:
             "cells": [(*cell, *astuple(evidence)) for cell, evidence in self.cells.items()],
             "latest": {phase.value: astuple(evidence) for phase, evidence in self.latest.items()},
             "since": {phase.value: at_s for phase, at_s in self.since_s.items()},
+            "limits": self.limits.known,
         }
 
     @classmethod
@@ -158,7 +169,25 @@ class Refinement:
             },
             latest={Phase(phase): evidence(values) for phase, values in document["latest"].items()},
             since_s={Phase(phase): float(at_s) for phase, at_s in document["since"].items()},
+            limits=EngineLimits(**document.get("limits", {})),
         )
+
+    def seen(self, doubt: float) -> dict[str, Any]:
+        """By phase the least and most tokens and the most KV usage of its reports, and `within`.
+
+        That is the share by which its factor may be wrong where the profile's is, by `doubt` standard
+        deviations of ln: a normal prior, and reports that are as far off each.
+        """
+        found = {}
+        for phase in Phase:
+            known = _Known.of(self.cells, phase)
+            if len(known.weight):
+                found[phase.value] = {
+                    "tokens": [float(2.0 ** known.octaves.min()), float(2.0 ** known.octaves.max())],
+                    "kv_usage": float(known.kv_usage.max()),
+                    "within": exp(doubt / sqrt(1.0 + float(known.weight.sum()))) - 1.0,
+                }
+        return found
 
     def factor(self, phase: Phase) -> float:
         """Measured over profiled latency of the phase as a whole; 1 without evidence."""
@@ -224,7 +253,7 @@ def _ratios(profile: Profile, phase: Phase, columns: FloatArray) -> tuple[FloatA
 def learn(
     refinement: Refinement, profile: Profile, reports: Iterable[LatencyReport], now_s: float
 ) -> Refinement:
-    """With more reports at `now_s`; `profile` is the one measured beforehand, not a refined one."""
+    """With more reports at `now_s`; `profile` is the base: as measured, with the engines' KV cache."""
     seen = list(reports)
     columns, usable = report_columns(seen)
     if not usable.any():
@@ -298,7 +327,9 @@ def _cells(
 
 
 def moved(profile: Profile, before: Refinement, after: Refinement, by: float = MATERIAL) -> bool:
-    """True if the surfaces of `profile` differ by more than `by`, a fraction, between the two."""
+    """True if the surfaces of `profile` differ by more than `by`, a fraction, between the two, or limits."""
+    if before.limits.known != after.limits.known:
+        return True
     then, now = _logarithms(profile, before), _logarithms(profile, after)
     return any(float(np.abs(new - old).max()) > log(1.0 + by) for old, new in zip(then, now, strict=True))
 
@@ -316,12 +347,23 @@ def _samples(profile: Profile, refinement: Refinement) -> Iterator[tuple[_Known,
     yield _Known.of(refinement.cells, Phase.DECODE), decode.context_tokens, decode.kv_usage
 
 
+def with_limits(refinement: Refinement, limits: EngineLimits) -> Refinement:
+    """With other limits. Another KV cache is another base, for which everything begins anew."""
+    if limits.kv_tokens != refinement.limits.kv_tokens:
+        return Refinement(version=refinement.version + 1, limits=limits)
+    return replace(refinement, limits=limits)
+
+
 def refined(profile: Profile, refinement: Refinement) -> Profile:
-    """`profile` corrected; itself while nothing is known. Its `meta` says `refined`: version and cells."""
-    if not refinement.cells:
+    """The base `profile` corrected; itself while nothing is known. Its `meta` says `refined`, and how."""
+    if not refinement.cells and not refinement.limits.known:
         return profile
+    largest = refinement.limits.batch or profile.decode.largest_batch
     prefill, decode = (np.exp(each) for each in _logarithms(profile, refinement))
-    said = {"max_batch_size": max(1.0, profile.decode.largest_batch), "refined": refinement.summary()}
+    summary = refinement.summary()
+    if "guessed" in profile.meta:
+        summary["seen"] = refinement.seen(log(profile.meta["guessed"]["within"]))
+    said = {"max_batch_size": max(1.0, largest), "refined": summary}
     known, samples = profile.prefill.samples, profile.decode.samples
     return build_profile(
         PrefillSamples(

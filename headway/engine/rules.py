@@ -26,6 +26,7 @@ from headway.config.engine import (
     MOST_KV_BYTES_PER_TOKEN,
     KvTransfer,
 )
+from headway.engine.nearest import Told, nearest_profile
 from interp import Profile, ProfileError, load_profile, scaled
 from interp.arrays import FloatArray
 
@@ -69,11 +70,14 @@ class EngineRules:
         return self.transfer_latency_s + tokens * self.kv_bytes_per_token / self.transfer_bytes_per_s
 
 
-def engine_profile(config: HeadwayConfig) -> Profile:
+def engine_profile(config: HeadwayConfig, told: Told = Told()) -> Profile:  # noqa: B008 - a value
     """The profile that `config` names, at the speed of `engine.time_scale`.
 
-    Raises ConfigError or ProfileError, each one line.
+    Where it names none, the nearest estimate by what engines that others run have `told`. Raises ConfigError
+    or ProfileError, each one line.
     """
+    if config.engine.profile is None:
+        return nearest_profile(config, told)
     profile = load_profile(resolve_profile(config.engine.profile))
     return scaled(profile, config.engine.time_scale)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from headway.config import Role
-from headway.engine.refinement import difference
+from headway.engine.refinement import difference, limits_text
 from headway.planning.record_figures import reached_text
 from headway.planning.records import (
     COUNTS,
@@ -170,6 +170,10 @@ def reason_lines(reasons: DecisionReasons) -> Iterator[str]:
         yield f"Planned so that at most {percent(round(may_miss, 6))} of requests miss their SLO"
     if differences := [text for each in reasons.engines.factors.items() if (text := difference(*each))]:
         yield f"Engines: {' and '.join(differences)}; the plan accounts for it"
+    if text := limits_text(reasons.engines.limits):
+        yield f"Engines: {text}; the plan accounts for it"
+    if reasons.engines.guess:
+        yield f"Profile: {reasons.engines.guess}"
     if reasons.limits:
         yield f"Limited by: {', '.join(reasons.limits)}"
     yield from (f"Warning: {warning}" for warning in reasons.warnings)

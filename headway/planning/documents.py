@@ -248,6 +248,8 @@ class RefinedFigures(Document):
     cells: int
     factors: Mapping[str, float] = {}
     since: Mapping[str, float] = {}
+    limits: Mapping[str, float] = {}
+    """What engines show: `kv_tokens`, and `batch`, the most requests in one."""
 
 
 class DifferingFigures(Document):
@@ -328,6 +330,8 @@ class StatusDocument(Document):
     seen_at: Mapping[str, float] = {}
     """When each input of a decision was last known: metrics, replicas, profile, forecast."""
     refined: RefinedFigures | None = None
+    guess: str = ""
+    """What the profile was guessed from and how unsure it is; empty for one that was given."""
     differing: Mapping[Role, tuple[DifferingFigures, ...]] = {}
     calibration: Mapping[str, Mapping[str, float | None]] = {}
     advice: AdviceFigures | None = None

@@ -188,9 +188,11 @@ class NeedFigures(Document):
 
 
 class EngineDifferences(Document):
-    """Measured over profiled latencies, by phase."""
+    """Measured over profiled latencies, by phase; limits that engines show; how a profile was guessed."""
 
     factors: Mapping[str, float] = {}
+    limits: Mapping[str, float] = {}
+    guess: str = ""
 
 
 class MissingFigures(Document):

@@ -7,7 +7,7 @@ are in other time zones. What is unknown or not the case has no fact.
 from collections.abc import Iterator
 from json import dumps
 
-from headway.engine.refinement import difference
+from headway.engine.refinement import difference, limits_text
 from headway.planning.advice_text import acts, fleet_text, verdict
 from headway.planning.decision_text import answer_text, measured_text, targets_text
 from headway.planning.documents import AdviceFigures, ChangeFigures, Fact, LastDecision, StatusDocument
@@ -166,6 +166,10 @@ def _engines(status: StatusDocument, now_s: float) -> Iterator[Fact]:
         differs = difference(phase, factor)
         text = f"{differs}{lasts}; the plan accounts for it" if differs else f"{phase} as profiled"
         yield Fact(name="Engines", text=text)
+    if refined is not None and (text := limits_text(refined.limits)):
+        yield Fact(name="Engines", text=f"{text}; the plan accounts for it")
+    if status.guess:
+        yield Fact(name="Profile", text=status.guess)
     slow = status.last_decision.slow if status.last_decision else {}
     for role, differing in status.differing.items():
         ready = status.pools[role].ready if role in status.pools else None

@@ -113,8 +113,12 @@ class Plan:
         predicts = self.kind.needs_surfaces or isinstance(_routing(self), ScenarioRouter)
         if not (self.config.engine.refinement.enabled and predicts):
             return None
-        name = self.config.planner.policy
-        make = partial(make_policy, name, self.settings)
+
+        def make(profile: Profile) -> Policy:
+            # Limits of a batch may be learnt, too.
+            settings = replace(self.settings, engine=engine_rules(self.config, profile))
+            return make_policy(self.config.planner.policy, settings, profile)
+
         return PerformanceLearner(self.profile, make, scrape_s)
 
     @property

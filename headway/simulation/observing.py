@@ -25,8 +25,17 @@ from numpy.typing import NDArray
 from headway.engine.kernel import layout, lifecycle
 from headway.engine.kernel.layout import COMPLETED, DECODING, IDLE, PREFILLING, SERVING, KernelState
 from headway.engine.observed_latency import LatencyReport, Phase
-from headway.engine.observed_metrics import EngineReadings, EngineTotals, engine_reports
-from headway.engine.refinement import URGENT, Refinement, difference, learn, moved, refined
+from headway.engine.observed_limits import with_kv_tokens
+from headway.engine.observed_metrics import EngineLoad, EngineReadings, EngineTotals, engine_reports
+from headway.engine.refinement import (
+    URGENT,
+    Refinement,
+    difference,
+    learn,
+    moved,
+    refined,
+    with_limits,
+)
 from headway.engine.replica_speeds import Lengths, ReplicaSpeeds, batch_line
 from headway.engine.surfaces import find_cell, iterations_until, itl_at
 from headway.planning.synthetic import length_spread
@@ -139,12 +148,31 @@ COLUMNS = {
 def engine_totals(fleet: Fleet) -> Mapping[str, EngineTotals]:
     """What the engines that serve have counted by now, by serial."""
     lifecycle.catch_up_all(fleet.handle)
-    units = fleet.arrays.replicas
-    up = units[(units["state"] == layout.SERVING) | (units["state"] == layout.DRAINING)]
     return {
         str(unit["serial"]): EngineTotals(**{name: float(unit[column]) for name, column in COLUMNS.items()})
-        for unit in up
+        for unit in _serving(fleet)
     }
+
+
+def engine_loads(fleet: Fleet) -> Mapping[str, EngineLoad]:
+    """The load of the engines that serve, by serial; prompts that are computed now are in the batch."""
+    capacity = float(fleet.arrays.settings[0]["kv_capacity_tokens"])
+    loads = {}
+    for unit in _serving(fleet):
+        computing = int(unit["chunk_requests"]) if unit["phase"] == PREFILLING else 0
+        loads[str(unit["serial"])] = EngineLoad(
+            running=float(unit["running"] + computing),
+            waiting=float(unit["waiting"] - computing),
+            kv_usage=min(1.0, float(unit["kv_tokens"]) / capacity),
+            kv_tokens=capacity,
+        )
+    return loads
+
+
+def _serving(fleet: Fleet) -> NDArray[Any]:
+    units = fleet.arrays.replicas
+    up: NDArray[Any] = units[(units["state"] == layout.SERVING) | (units["state"] == layout.DRAINING)]
+    return up
 
 
 class PerformanceLearner:
@@ -159,7 +187,8 @@ class PerformanceLearner:
     def __init__(
         self, profile: Profile, make: Callable[[Profile], Policy], scrape_s: float | None = None
     ) -> None:
-        self._measured, self._make = profile, make
+        self._measured = self._base = profile
+        self._make = make
         self._lengths: Lengths | None = None
         self._served = self._routed = self.refinement = Refinement()
         self.speeds = ReplicaSpeeds()
@@ -169,10 +198,10 @@ class PerformanceLearner:
 
     def learn(self, fleet: Fleet, now_s: float) -> None:
         """Take what the engines report or have shown, and let our routing know of replicas that differ."""
-        before, known = self.speeds, (self.refinement, self._measured)
+        before, known = self.speeds, (self.refinement, self._base)
         seen = list(reports(fleet)) if self._scraped is None else self._shown
         if self._scraped is not None:
-            self._scraped.add(engine_totals(fleet), now_s)
+            self._scraped.add(engine_totals(fleet), now_s, engine_loads(fleet))
             self._shown = []
         self.speeds = before.with_reports(*known, seen, now_s, fleet.serials())
         self.refinement = learn(*known, self.speeds.typical_reports(seen), now_s)
@@ -185,23 +214,31 @@ class PerformanceLearner:
         if not any(map(isnan, lengths)):
             self._lengths = lengths
         if self._scraped is not None:
-            profile, spread = refined(self._measured, self.refinement), length_spread(observation)
-            self._shown += engine_reports(profile, self._scraped.take(), spread, chunk_tokens)
+            readings, spread = self._scraped.take(), length_spread(observation)
+            profiled = float(self._measured.decode.table.max_kv_tokens)
+            limits = self.refinement.limits.with_readings(readings, chunk_tokens, profiled)
+            if limits.kv_tokens != self.refinement.limits.kv_tokens:
+                self._shown, self._base = [], with_kv_tokens(self._measured, limits.kv_tokens)
+            self.refinement = with_limits(self.refinement, limits)
+            self._shown += engine_reports(self._profile(self.refinement), readings, spread, chunk_tokens)
 
     def _idle_requests(self, fleet: Fleet) -> Mapping[Role, float]:
         if self._lengths is None:
             return {}
-        profile, most = refined(self._measured, self._served), float(fleet.arrays.settings[0]["max_batch"])
+        profile, most = self._profile(self._served), float(fleet.arrays.settings[0]["max_batch"])
         return {
             role: batch_line(profile, role, self._lengths, most).idle_requests
             for role in fleet.pools
             if role is not Role.PREFILL
         }
 
+    def _profile(self, refinement: Refinement) -> Profile:
+        return refined(self._base, refinement)
+
     @property
     def urgent(self) -> bool:
         """True if surfaces have moved so far that the next decision should not wait for its time."""
-        return moved(self._measured, self._served, self.refinement, URGENT)
+        return moved(self._base, self._served, self.refinement, URGENT)
 
     def notes(self) -> Iterator[str]:
         """By phase, how engines differ in the end from their profile, as the plan saw it."""
@@ -211,17 +248,17 @@ class PerformanceLearner:
 
     def routed(self) -> Profile | None:
         """The surfaces for our router, where they have moved from those that it goes by."""
-        if self._scraped is not None or not moved(self._measured, self._routed, self.refinement):
+        if self._scraped is not None or not moved(self._base, self._routed, self.refinement):
             return None
         self._routed = self.refinement
-        return refined(self._measured, self._routed)
+        return self._profile(self._routed)
 
     def policy(self) -> Policy | None:
         """The policy for surfaces that have moved; None while they have not."""
-        if not moved(self._measured, self._served, self.refinement):
+        if not moved(self._base, self._served, self.refinement):
             return None
         self._served = self.refinement
-        return self._make(refined(self._measured, self._served))
+        return self._make(self._profile(self._served))
 
 
 @compiled

@@ -7,18 +7,21 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from actors.collector import promql
 from actors.collector.engine_totals import EngineTotalsReader
 from actors.collector.exposition import series_id
 from actors.collector.interval import HealthStatus, Measured
-from actors.collector.presets import PRESETS, engine_names
+from actors.collector.presets import PRESETS, preset
 from actors.collector.raw_samples import RawSeries, measured_of
 from actors.collector.series import ModelSeries
-from headway.engine.observed_metrics import EngineReading, EngineTotals
+from headway.config.presets import PresetSettings
+from headway.engine.observed_metrics import EngineLoad, EngineReading, EngineTotals
 from headway.planning import Role
 from tests.truth.engines import MODEL, Engine, Requests, Sample, requests
 from tests.truth.reading import BEGIN_S, Target, read_engines
 
 UNTIL_S, TTFT_S, ITL_S = 240.0, 0.12, 0.02
+BLOCKS = 5000
 BORDERS_S = (60.0, 120.0, 180.0, 240.0)
 
 
@@ -33,7 +36,9 @@ def vllm(seed: int, **changes: object) -> Engine:
             "request_prefill_time_seconds_sum": TTFT_S * ended,
             "request_prefill_time_seconds_count": ended,
         }
-        return [*page, *((f"vllm:{name}", labels, value) for name, value in shown.items())]
+        blocks = {"engine": "0", "block_size": "16", "num_gpu_blocks": f"{BLOCKS}"}
+        cache = ("vllm:cache_config_info", blocks, 1.0)
+        return [*page, cache, *((f"vllm:{name}", labels, value) for name, value in shown.items())]
 
     made = Engine(served=served, address=f"10.0.0.{seed}:8000", pod=f"vllm-{seed}", odd=with_prefill)
     return replace(made, **changes)
@@ -87,6 +92,7 @@ def test_readings_are_what_each_engine_did(way: str) -> None:
         )
         assert each.gained.prefill_s == pytest.approx(TTFT_S * each.gained.prefills)
         assert each.gained.gap_s == pytest.approx(ITL_S * each.gained.gaps)
+        assert (each.load.kv_tokens, each.load.waiting) == (16.0 * BLOCKS, 0.0)
     begun = sorted((each.engine, each.begun_s, each.ended_s) for each in readings)
     for (engine, _, ended_s), (following, begun_s, _) in pairwise(begun):
         assert engine != following or begun_s >= ended_s
@@ -101,7 +107,7 @@ def test_what_is_in_doubt_shows_nothing() -> None:
 
 def shown(role: Role | None, **labels: str) -> EngineTotals | None:
     """What the reader takes of a page of an engine of that role."""
-    names = engine_names(PRESETS["vllm"]).series
+    names = PRESETS["vllm"].totals
     own = {"model_name": MODEL, "instance": "a", **({"role": role.value} if role else {}), **labels}
     samples = {series_id(name, own): 7.0 for name in names}
     return EngineTotalsReader(PRESETS["vllm"], MODEL).read(samples).get("a")
@@ -143,3 +149,62 @@ def test_sglang_shows_prefill_as_first_tokens_less_queueing() -> None:
     samples = {series_id(f"sglang:{name}", labels): value for name, value in values.items()}
     totals = EngineTotalsReader(PRESETS["sglang"], MODEL).read(samples)["a"]
     assert (totals.prefills, totals.prefill_s, totals.gaps) == (30.0, 5.0, 0.0)
+
+
+def loads(
+    name: str, shown: Mapping[tuple[str, tuple[tuple[str, str], ...]], float]
+) -> Mapping[str, EngineLoad]:
+    samples = {
+        series_id(series, {"instance": "a", **dict(labels)}): value
+        for (series, labels), value in shown.items()
+    }
+    return EngineTotalsReader(PRESETS[name], MODEL).loads(samples)
+
+
+def test_ranks_of_vllm_have_caches_of_their_own() -> None:
+    """The model's label is not on what vLLM says of its cache."""
+    shown: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+    for rank in "01":
+        ours = (("model_name", MODEL), ("engine", rank))
+        blocks = (("engine", rank), ("block_size", "16"), ("num_gpu_blocks", "2500"))
+        shown |= {("vllm:num_requests_running", ours): 30.0, ("vllm:num_requests_waiting", ours): 2.0}
+        shown |= {("vllm:kv_cache_usage_perc", ours): 0.4, ("vllm:cache_config_info", blocks): 1.0}
+    assert loads("vllm", shown) == {"a": EngineLoad(60.0, 4.0, 0.4, 80_000.0)}
+
+
+def test_ranks_of_sglang_show_their_engines_cache() -> None:
+    shown: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+    for rank in "01":
+        ours = (("model_name", MODEL), ("tp_rank", rank))
+        shown |= {("sglang:num_running_reqs", ours): 30.0, ("sglang:max_total_num_tokens", ours): 80_000.0}
+    (found,) = loads("sglang", shown).values()
+    assert (found.running, found.kv_tokens) == (30.0, 80_000.0)
+    assert np.isnan(found.waiting)
+
+
+def test_a_cache_whose_size_is_not_said_does_not_show() -> None:
+    blocks = (("engine", "0"), ("block_size", "16"), ("num_gpu_blocks", "None"))
+    (found,) = loads("vllm", {("vllm:cache_config_info", blocks): 1.0}).values()
+    assert np.isnan(found.kv_tokens)
+
+
+def test_totals_have_names_of_their_own_in_overrides() -> None:
+    changed = {"series": {"prompts": "acme:prompts_total", "itl": {"name": "acme:gap_ms", "unit": "ms"}}}
+    names = preset("vllm", PresetSettings.model_validate(changed))
+    labels = {"model_name": MODEL, "instance": "a"}
+    values = {"acme:prompts_total": 9.0, "acme:gap_ms_sum": 500.0, "acme:gap_ms_count": 25.0}
+    samples = {series_id(name, labels): value for name, value in values.items()}
+    totals = EngineTotalsReader(names, MODEL).read(samples)["a"]
+    assert (totals.asked_tokens, totals.gap_s, totals.gaps) == (9.0, 0.5, 25.0)
+
+
+def test_engines_behind_a_router_have_names_of_their_own() -> None:
+    assert PRESETS["llm-d"].totals == PRESETS["vllm"].totals
+    assert not PRESETS["dynamo"].totals
+
+
+def test_what_lacks_the_models_label_is_asked_for_without_it() -> None:
+    chosen = promql.Chosen(labels={"namespace": "llm"}, roles={})
+    queries = promql.sample_queries(ModelSeries(PRESETS["vllm"], MODEL), chosen, 60.0, 30.0)
+    (cache,) = [each.selector for each in queries if "cache_config_info" in each.selector]
+    assert cache == '{__name__=~"vllm[:_]cache_config_info",namespace="llm"}'

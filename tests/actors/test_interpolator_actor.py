@@ -12,8 +12,9 @@ import pytest
 from actors.interpolator import CALIBRATION, CORRECTIONS, REFINEMENT, Interpolator
 from actors.performance_model import PerformanceModel, largest_change
 from headway.config import load_config
+from headway.engine.nearest import Told
 from headway.engine.observed_latency import LatencyReport
-from headway.engine.observed_metrics import EngineReading, EngineTotals, LengthSpread
+from headway.engine.observed_metrics import EngineLoad, EngineReading, EngineTotals, LengthSpread
 from headway.engine.refinement import MATERIAL
 from headway.planning import PoolState, Role
 from headway.profiling import Phase
@@ -302,3 +303,38 @@ def test_what_a_router_has_learnt_is_kept_for_the_measured_profile(directory: Pa
     assert served(make(directory, store, engine__time_scale=0.5)).corrections == {}
     store.put(CORRECTIONS, b'{"profile": %d}' % served(make(directory)).profiles_version)
     assert served(make(directory, store)).corrections == {}
+
+
+def test_limits_that_attached_engines_show_are_served_and_outlive_the_actor(directory: Path) -> None:
+    store, before = MemoryStore(), served(attached(directory))
+    interpolator = attached(directory, store=store)
+    load = EngineLoad(4.0, 9.0, 0.3, 50_000.0)
+    readings = [
+        EngineReading("a", 15.0 * place, 15.0 * place + 15.0, EngineTotals(gaps=3000.0, gap_s=60.0), load)
+        for place in range(8)
+    ]
+    interpolator.calibrate(OBSERVED, readings, LENGTHS)
+    for each in (interpolator, attached(directory, store=store)):
+        learnt = served(each).profile.decode
+        assert (learnt.largest_batch, float(learnt.table.max_kv_tokens)) == (4.0, 50_000.0)
+    after = served(interpolator)
+    assert after.profiles_version != before.profiles_version
+    assert largest_change(before.profile, after.profile) > math.log(2.0)
+
+
+def test_without_a_profile_what_engines_say_chooses_the_estimate() -> None:
+    """It outlives the actor; a profile that is given stays, whatever they say."""
+    settings = {"engine.kind": "external", "model": "chat"}
+    store, told = MemoryStore(), Told(("/models/Llama-3.1-70B", "chat"), ("NVIDIA-A100-SXM4-80GB",))
+
+    def made(**more: object) -> Interpolator:
+        return Interpolator(load_config(None, settings | more).model_dump_json(), store, lambda: 0.0)
+
+    interpolator = made()
+    assert served(interpolator).profile.meta["guessed"]["within"] == 10.0
+    interpolator.tell(told)
+    for each in (interpolator, made()):
+        assert served(each).profile.meta["guessed"]["from"] == "llama-3.1-70b_a100_tp4"
+    given = made(**{"engine.profile": "llama-3.1-8b_h100_tp1"})
+    given.tell(told)
+    assert "guessed" not in served(given).profile.meta

@@ -137,7 +137,8 @@ def test_check_attach_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureF
         "source: prometheus http://127.0.0.1:9, preset vllm: Prometheus at http://127.0.0.1:9: " in ended.out
     )
     assert "target: virtual: an outside system fetches decisions" in ended.out
-    assert "note: engine.profile is not set" in ended.out
+    assert "pools, profile estimated\n" in ended.out
+    assert "profile: none given, estimated for llama-3.1-8b, 8B on GPUs of unknown type" in ended.out
     assert ended.err.endswith("mine.yaml: source cannot be used now\n")
 
 
@@ -164,6 +165,7 @@ def test_check_attach_names_engines_that_do_not_answer(
         assert "1 of 2 engines answer" in out
         assert "; engines: 1 mixed; not read: http://127.0.0.1:9/metrics: ClientConnectorError" in out
         assert "\n  ttft: vllm:time_to_first_token_seconds, 1 series\n" in out
+        assert "\nprofile: none given, estimated for /models/Llama-3.1-8B, 8B on GPUs of unknown type" in out
         kserve = headway(capsys, "check", "--attach", written(tmp_path, text.replace('"vllm"', '"kserve"')))
         assert "no `kserve_vllm:num_requests_running`; " in kserve.out
         assert " series begin with `vllm:`: preset vllm\n" in kserve.out
@@ -215,7 +217,7 @@ def test_check_attach_names_what_the_first_decision_would_end_and_targets_that_n
     notes = [
         line
         for line in headway(capsys, "check", "--attach", written(tmp_path, fleet)).out.splitlines()
-        if line.startswith("note: ") and "engine.profile is not set" not in line
+        if line.startswith("note: ")
     ]
     assert len(notes) == 1
     assert said in notes[0]

@@ -3,6 +3,7 @@
 import json
 import pickle
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -13,6 +14,7 @@ from planning_cases import run as decisions_of
 from headway.config import load_config
 from headway.planning import PlanningError, PoolState, Role, make_policy
 from headway.planning.hindsight.learning import Traffic
+from headway.planning.hindsight.policy import UNSEEN_INTERVALS
 from headway.simulation import build
 from headway.workload import open_trace
 from interp import scaled
@@ -269,3 +271,41 @@ def test_prompts_that_wait_are_planned_for_in_the_decode_pool_as_well():
     assert queued
     assert all(extra[at] > 0 for at in queued)
     assert not any(extra[at] for at, each in enumerate(waiting) if each["prefill"] < 10)
+
+
+def guess(*seen):
+    """PROFILE as an estimate of which these phases have been seen."""
+    known = {"tokens": [500.0, 1500.0], "kv_usage": 0.3, "within": 0.05}
+    guessed = {"from": "x", "model": "", "gpu": "", "prefill": 1.0, "decode": 1.0, "within": 2.0}
+    refined = {"factors": {}, "seen": dict.fromkeys(seen, known)}
+    return replace(PROFILE, meta={**PROFILE.meta, "guessed": guessed, "refined": refined})
+
+
+def test_a_guess_is_planned_by_once_the_engines_were_seen_and_step_by_step():
+    unseen, seen = (
+        targets(run(policy(guess(*phases)), [20.0] * 60, Fleet(ready=30), even=True))
+        for phases in ((), ("prefill", "decode"))
+    )
+    assert unseen[:UNSEEN_INTERVALS] == [30] * UNSEEN_INTERVALS
+    for found in (unseen, seen):
+        assert found[-1] < 10
+        assert all(3 * later >= 2 * earlier for earlier, later in pairwise(found))
+    given = targets(run(policy(), [20.0] * 60, Fleet(ready=30), even=True))
+    assert any(3 * later < 2 * earlier for earlier, later in pairwise(given))
+    assert seen[-1] == given[-1]
+
+
+def test_a_guess_that_was_not_seen_buys_nothing():
+    """By it the load needs far more than the fleet that stands there and serves it."""
+    slow = replace(guess(), prefill=scaled(PROFILE, 0.4).prefill)
+    assert targets(run(policy(slow), [20.0] * 15, Fleet(ready=2), even=True)) == [2] * 15
+
+
+def test_a_decision_says_what_a_guess_has_not_seen():
+    short, long = (
+        run(policy(guess("prefill", "decode")), [20.0] * 3, isl=isl)[-1].reasons["engines"]["guess"]
+        for isl in (1000.0, 4000.0)
+    )
+    assert "prefill learnt within 5 % for 500 to 1,500 tokens, decode learnt within 5 % up to 30 %" in short
+    assert "not seen yet" not in short
+    assert long.endswith("; not seen yet: 100 % of the last prompts")

@@ -218,7 +218,8 @@ def test_serve_run_starts_the_control_plane_alone_which_reads_engines_itself(
     engines = f"engines: {{mixed: {{addresses: {json.dumps(addresses)}}}}}"
     metrics = f"source: engines, preset: vllm, stale_after_s: 5, {engines}"
     config = tmp_path / "headway.yaml"
-    config.write_text(SETTINGS.format(model=MODEL, metrics=metrics, port=port), encoding="utf-8")
+    unprofiled = SETTINGS.replace("engine: {{profile: llama-3.1-8b_h100_tp1}}\n", "")
+    config.write_text(unprofiled.format(model=MODEL, metrics=metrics, port=port), encoding="utf-8")
     serve_run(ray_cluster, environment | {"HEADWAY_CONFIG": str(config)}, "serve_apps.control:app")
     try:
         wait_until(lambda: "nobody has reported" in unready(url), PLANNED_S)
@@ -231,6 +232,8 @@ def test_serve_run_starts_the_control_plane_alone_which_reads_engines_itself(
             assert decision["measured"]["isl_tokens"] == pytest.approx(200.0)
             assert decision["measured"]["load"]["mixed"]["running"] > 0.5
             assert decision["measured"]["counted"]["input_tokens"]["bounds"]
+            # No profile is given: the path of the weights says what to begin with.
+            assert "estimated for /models/Llama-3.1-8B, 8B on" in shown(url)["guess"]
             # The other form, with a file and settings over its own, takes the place of the first.
             changed = (f"config={config}", "slo.ttft_ms=400")
             serve_run(ray_cluster, environment, "serve_apps.control:build", *changed)

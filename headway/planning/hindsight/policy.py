@@ -25,6 +25,7 @@ request.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import ceil
 
 from headway.planning.deciding import GPU_BUDGET, Fit, check_budget, fit, gpus
 from headway.planning.hindsight.backtest import Backtest, backtest
@@ -54,6 +55,12 @@ from headway.planning.types import (
     Role,
 )
 from interp import Profile
+
+STEP = 1.0 / 3.0
+"""Share of a pool that is released at a time while its profile is a guess."""
+UNSEEN_INTERVALS = 20
+"""Intervals for which a guess is not planned by without any sight of the engines; with little traffic none
+comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +190,7 @@ class HeadwayPolicy:
     def decide(self, assessed: Assessment) -> Decision:
         """The decision that follows."""
         observation, memories = assessed.observation, assessed.state.pools
-        needs = needs_of(assessed, self.settings)
+        needs = self._trusted(assessed, needs_of(assessed, self.settings))
         delays = self._release(assessed, needs)
         fitted = self._fit(delays, needs, assessed)
         pools = {
@@ -199,13 +206,32 @@ class HeadwayPolicy:
                 needs,
                 delays,
                 fitted,
-                corrected=self.engine.profile.meta.get("refined"),
+                profile=self.engine.profile.meta,
                 missing=assessed.missing,
                 unexplained=assessed.excess,
                 slow=assessed.slow,
                 peaks=held_peaks(assessed, needs, self.settings),
             ),
         )
+
+    def _trusted(self, assessed: Assessment, needs: Mapping[Role, Need]) -> Mapping[Role, Need]:
+        """The needs as far as a guessed profile is to be trusted; as they are by any other.
+
+        Where nothing has been seen of a phase, the pool stays. Then it gets smaller by STEP at a time, so
+        that what a replica does under more load is seen before the next step.
+        """
+        meta = self.engine.profile.meta
+        if "guessed" not in meta:
+            return needs
+        seen, trusted = meta.get("refined", {}).get("seen", {}), dict(needs)
+        for role, need in needs.items():
+            target = self._delay(assessed, role).target
+            phases = {"prefill", "decode"} if role is Role.MIXED else {role.value}
+            if not phases <= seen.keys() and need.intervals <= UNSEEN_INTERVALS:
+                trusted[role] = replace(need, replicas=target, enough=target, learning=True)
+            else:
+                trusted[role] = replace(need, enough=max(need.enough, ceil((1.0 - STEP) * target)))
+        return trusted
 
     def _started(self, memory: PoolMemory, observation: Observation, role: Role) -> PoolMemory:
         pool = observation.pools[role]

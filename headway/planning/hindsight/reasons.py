@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from headway.engine.nearest import guess_text
 from headway.engine.refinement import difference
 from headway.planning.deciding import Fit
 from headway.planning.hindsight.backtest import SURPRISE
@@ -45,6 +46,8 @@ NO_EXCESS: Mapping[Role, Excess] = MappingProxyType({})
 NONE_SLOW: Mapping[Role, SlowReplicas] = MappingProxyType({})
 NO_PEAKS: Mapping[Role, str] = MappingProxyType({})
 
+NEAR = 2.0
+"""Lengths of prompts that are known of each other: an octave (`refinement.NEAR_OCTAVES`)."""
 PEAKY = 1.5
 """Times the typical need from which a pool counts as held for peaks."""
 SETTINGS = {"gpu_budget": "planner.max_gpu_budget"}
@@ -58,7 +61,7 @@ def explain(
     delays: Mapping[Role, ReleaseDelay],
     fitted: Fit,
     *,
-    corrected: Mapping[str, Any] | None = None,
+    profile: Mapping[str, Any] = MappingProxyType({}),
     missing: Mapping[Role, MissingCapacity] = NOTHING_MISSING,
     unexplained: Mapping[Role, Excess] = NO_EXCESS,
     slow: Mapping[Role, SlowReplicas] = NONE_SLOW,
@@ -66,7 +69,7 @@ def explain(
 ) -> Mapping[str, Any]:
     """The reasons of one decision.
 
-    `corrected` is the part `refined` of the profile's `meta`, None for a profile as measured.
+    `profile` is the profile's `meta`, whose part `refined` says how traffic corrected it.
     """
     own, reasons = settings.section("headway", HeadwaySettings), common("headway", observation, settings)
     may_miss = loss_budget(settings)
@@ -77,7 +80,11 @@ def explain(
     names = [each.name for each in settings.classes]
     if names:
         reasons["settings"]["class_budgets"] = dict(zip(("", *names), class_budgets(settings), strict=True))
-    if corrected and any(difference(*each) for each in corrected.get("factors", {}).items()):
+    corrected, guess = profile.get("refined", {}), guess_text(profile)
+    differs = any(difference(*each) for each in corrected.get("factors", {}).items())
+    if guess:
+        reasons["engines"] = {**corrected, "guess": f"{guess}{_unseen(observation, corrected)}"}
+    elif differs or "limits" in corrected:
         reasons["engines"] = corrected
     lines = [
         *(
@@ -114,6 +121,17 @@ def explain(
         reasons["slow"] = slow
     plain: dict[str, Any] = jsonable(reasons)
     return plain
+
+
+def _unseen(observation: Observation, corrected: Mapping[str, Any]) -> str:
+    """The prompts of the interval that are not near those by which prefill was learnt; "" without any."""
+    seen, traffic = corrected.get("seen", {}).get("prefill"), observation.traffic
+    if seen is None or traffic is None or not len(traffic.input_tokens):
+        return ""
+    least, most = seen["tokens"]
+    tokens = traffic.input_tokens
+    share = float(np.mean((tokens < least / NEAR) | (tokens > most * NEAR)))
+    return f"; not seen yet: {percent(round(share, 2))} of the last prompts" if share >= 0.005 else ""
 
 
 def _need_line(
