@@ -62,7 +62,7 @@ REFINEMENT, CALIBRATION = "interpolator/refinement", "interpolator/calibration"
 TOLD = "interpolator/told"
 """What engines say of themselves, where there is no profile."""
 CORRECTIONS = "interpolator/corrections"
-KIND = Kind("learnt", dict[str, Any])
+KIND, TOLD_KIND = Kind("learnt", dict[str, Any]), Kind("told", Told)
 WEIGHT = 0.2
 STORE_S = 5.0
 """Seconds between two writes of the refinement, where the served profile stays: every replica reports."""
@@ -314,14 +314,16 @@ class Interpolator:
         """Have what engines say of themselves; it counts where the settings name no profile."""
         if self._config.engine.profile is None and any(told):
             with self._changing:
-                known = json.dumps(told).encode()
-                if self._store.get(TOLD) != known:
-                    self._store.put(TOLD, known)
+                if self._told() != told:
+                    put(self._store, TOLD_KIND, TOLD, told)
                     self._learning = None
 
     def ready(self) -> tuple[bool, str]:
         """True if the profiles are loaded, else False and the reason."""
         return self._loaded() is not None, self._failure
+
+    def _told(self) -> Told:
+        return read(self._store, TOLD_KIND, TOLD, Told._make) or Told()
 
     def _change(self, change: Callable[[PerformanceLearning], None]) -> None:
         if (learning := self._loaded()) is not None:
@@ -333,8 +335,7 @@ class Interpolator:
         with self._changing:
             if self._learning is None:
                 try:
-                    told = Told(*map(tuple, json.loads(self._store.get(TOLD) or b"[]")))
-                    profiles = load_profiles(self._config, told)
+                    profiles = load_profiles(self._config, self._told())
                 except (ConfigError, ProfileError) as error:
                     if str(error) != self._failure:
                         logger.warning("no profile: %s", error)
