@@ -190,6 +190,20 @@ def test_equal_requests_do_not_wait_for_places_in_batches_that_end_together() ->
     stays_up(case, (0.3, 0.5, 1.0, 2.0), kept=0.95)
 
 
+def test_prompts_are_computed_no_earlier_than_a_decode_replica_has_places() -> None:
+    """Else they wait there, where no other can take their turn: of the goodput at 100 %, 0.68 was left."""
+    case = Case(
+        engine=ENGINES[1],
+        pools="split",
+        input_tokens=500,
+        output_tokens=300,
+        spread=0.0,
+        times=1,
+        classes="none",
+    )
+    stays_up(case, (1.0, 1.5, 3.0), kept=0.95)
+
+
 @pytest.mark.slow
 @MANY
 @given(CASES)

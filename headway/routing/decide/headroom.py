@@ -102,7 +102,8 @@ class JudgedReplica(NamedTuple):
 
 @compiled_in_place
 def begins_soon(table: FloatArray, slot: int, chunk_tokens: float, max_batch: float) -> bool:
-    """True if a prompt that comes to this replica is begun at once, or nearly so.
+    """True if a prompt that comes to this replica is begun at once, or nearly so; a decode replica has room
+    for it by the time it is computed (`judge.places`).
 
     In a batch without a place it is begun when one of those there ends. When that will be is hardly known:
     requests that cost alike begin and end together.

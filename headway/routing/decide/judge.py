@@ -100,16 +100,20 @@ def fitting(
 
 def not_queued(state: RoutingState, role: Role, slots: SlotArray) -> SlotArray:
     """Those of `slots` where a prompt is begun at once, or nearly so: held requests wait for these."""
-    if role is Role.DECODE:
-        return slots
     marks, chunk_tokens = np.empty(len(slots), dtype=np.bool_), float(state.rules.chunk_tokens)
     mark_soon(state.fleet.table, slots, chunk_tokens, places(state, role), marks)
     return slots[marks]
 
 
 def places(state: RoutingState, role: Role) -> float:
-    """Of the batch of a replica; prefill replicas have none."""
-    return inf if role is Role.PREFILL else float(state.rules.max_batch_size)
+    """Of the batch of a replica; prefill replicas have none.
+
+    Those of a decode replica count that will be free once a prompt is computed.
+    """
+    latency, most = state.latency, float(state.rules.max_batch_size)
+    if role is Role.DECODE:
+        return most * (1.0 + latency.prompt_s / latency.stay_s)
+    return inf if role is Role.PREFILL else most
 
 
 @compiled_in_place
@@ -159,7 +163,7 @@ def wait_s(  # noqa: PLR0917 - plain figures, compiled
     there += table[FleetRow.OTHER_REQUESTS, slot]
     before_s = queue_s(table, slot, now_s) if role != DECODE_ROLE else 0.0
     if role != PREFILL_ROLE and there + 1.0 > max_batch:
-        before_s += stay_s * (there + 1.0 - max_batch) / there
+        before_s += stay_s * (there + 1.0 - max_batch) / max_batch
     return float(before_s)
 
 

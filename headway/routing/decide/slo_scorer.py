@@ -184,7 +184,7 @@ class SloScorer:
             chunk_tokens=float(state.rules.chunk_tokens),
             max_batch=places(state, context.role),
             caution=state.latency.evidence.freshness.weight,
-            patient=self.patient and context.role is not Role.DECODE,
+            patient=self.patient,
             now_s=context.now_s,
             reserve=_reserve(state, context.now_s, context.role) if keeps_room else 0.0,
         )

@@ -157,7 +157,7 @@ def admission_s(
     if taken + need > capacity and taken > 0.0:
         lacking = (taken + need - capacity) / taken
     if there + 1.0 > batching.max_batch:
-        lacking = max(lacking, (there + 1.0 - batching.max_batch) / there)
+        lacking = max(lacking, (there + 1.0 - batching.max_batch) / batching.max_batch)
     shut_out = table[FleetRow.SHUT_OUT, slot]
     if shut_out > 0.0:
         lacking = max(lacking, (shut_out + 1.0) / max(there - shut_out, 1.0))

@@ -71,6 +71,8 @@ class LatencyForecaster:
         self.critical = CriticalDemand()
         self.stay_s = FIRST_STAY_S
         """How long requests decode, smoothed."""
+        self.prompt_s = 0.0
+        """How long it takes from a placement until the prompt is computed, smoothed."""
 
     def use_profiles(self, profiles: Mapping[str, Profile | None]) -> None:
         """Predict by these surfaces from now on. Kinds change: the `cells` of all replicas are set anew."""
@@ -145,6 +147,10 @@ class LatencyForecaster:
     def stayed(self, seconds: float) -> None:
         """A request has decoded for so long."""
         self.stay_s += STAY_SMOOTHING * (max(seconds, 1e-3) - self.stay_s)
+
+    def prompted(self, seconds: float) -> None:
+        """A prompt was computed so long after its placement."""
+        self.prompt_s += STAY_SMOOTHING * (seconds - self.prompt_s)
 
     def ended(self, record: Record, ttft_s: float, tpot_s: float) -> None:
         """Compare the predictions that a request was placed by with the outcome, at its replicas."""
