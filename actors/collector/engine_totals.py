@@ -94,7 +94,11 @@ def _totals(names: Preset, sums: Mapping[str, float], role: Role | None) -> Engi
 
     gap_s, gaps = both(names.itl)
     decoded = EngineTotals(
-        gaps=gaps, gap_s=gap_s, preemptions=of(names.preemptions), iterations=of(names.iterations)
+        gaps=gaps,
+        gap_s=gap_s,
+        gap_tokens=max(0.0, of(names.generated) - both(names.ttft)[1]),
+        preemptions=of(names.preemptions),
+        iterations=of(names.iterations),
     )
     if role is Role.DECODE:
         return decoded

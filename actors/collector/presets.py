@@ -101,6 +101,8 @@ class Preset:
     """A histogram of what prompts took, queueing apart; None: TTFT less `queue`."""
     preemptions: Series | None = None
     iterations: Series | None = None
+    generated: Series | None = None
+    """A counter of output tokens, more than its gaps where an engine decodes speculatively."""
     kv_tokens: Series | None = None
     """The tokens that an engine's KV cache holds."""
     engines: str = ""
@@ -143,7 +145,7 @@ class Preset:
         if (shown := self.teaching) is None:
             return frozenset()
         histograms = (shown.ttft, shown.queue, shown.prefill_time, shown.itl, shown.isl)
-        others = (shown.prompts, shown.cached, shown.preemptions, shown.iterations, shown.kv_tokens)
+        others = (getattr(shown, name) for name in ("cached", "prompts", *OF_ENGINES[2:]))
         parts = [part for one in histograms if one for part in one.parts]
         return frozenset((*parts, *(one.name for one in others if one)))
 
@@ -154,7 +156,7 @@ class Preset:
         return frozenset({one.name} if one and one.labels else ())
 
 
-OF_ENGINES = ("prompts", "prefill_time", "preemptions", "iterations", "kv_tokens")
+OF_ENGINES = ("prompts", "prefill_time", "preemptions", "iterations", "generated", "kv_tokens")
 SINGLE = (
     *("completed", "met", "missed", "isl", "osl", "duration", "ttft", "itl", "queue", "cached"),
     *OF_ENGINES,

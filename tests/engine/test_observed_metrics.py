@@ -120,6 +120,15 @@ def test_where_iterations_are_counted_the_batch_is_theirs() -> None:
     assert alone.batch == 1.0
 
 
+def test_a_gap_of_several_tokens_counts_for_each_of_them() -> None:
+    gained = {"gaps": 60_000.0, "gap_s": 600.0}
+    (plain,) = reports(**gained, gap_tokens=60_300.0)
+    (speculative,) = reports(**gained, gap_tokens=180_000.0)
+    assert plain == reports(**gained)[0]
+    assert speculative.latency_s == pytest.approx(plain.latency_s / 3.0)
+    assert speculative.batch == plain.batch
+
+
 def test_the_few_and_the_preempted_show_nothing() -> None:
     few = prompts(LEAST_PROMPTS - 1.0, 600.0, 0.05)
     assert reports(gaps=60_000.0, gap_s=600.0, **few) == []
