@@ -17,11 +17,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from statistics import median
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headway.engine.observed_metrics import EngineReading
 from interp import DecodeSamples, Profile, build_profile
+
+if TYPE_CHECKING:
+    # It loads a compiler, which engines do without.
+    from headway.engine.observed_metrics import EngineReading
 
 FULL_KV, HALF = 0.9, 0.5
 LEAST_WAITING = 2.0
@@ -42,7 +46,7 @@ class EngineLimits:
     recent: tuple[tuple[int, int], ...] = ()
 
     def with_readings(
-        self, readings: Iterable[EngineReading], chunk_tokens: int, profiled_kv_tokens: float
+        self, readings: "Iterable[EngineReading]", chunk_tokens: int, profiled_kv_tokens: float
     ) -> "EngineLimits":
         """After more readings; an iteration computes at most `chunk_tokens` prompt tokens, 0: one prompt."""
         seen = list(readings)
@@ -70,7 +74,7 @@ class EngineLimits:
         return {name: value for name, value in both.items() if value is not None}
 
 
-def _full(reading: EngineReading, chunk_tokens: int) -> bool:
+def _full(reading: "EngineReading", chunk_tokens: int) -> bool:
     """True where requests wait at the end of a reading for nothing but a place in the batch."""
     gained, load = reading.gained, reading.load
     if not (load.waiting >= LEAST_WAITING and load.kv_usage < FULL_KV and gained.gap_s > 0):

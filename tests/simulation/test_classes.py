@@ -125,9 +125,8 @@ def test_shed_and_unfinished_requests_are_missed_by_their_class():
     assert chat["completed"] == summary["completed"]
     assert batch["attainment"] == 0.0
     assert chat["attainment"] == chat["completed"] / chat["requests"]
-    assert router.requests["0"].slo_class == CLASSES[places[0]].name
-    tenants = {(request.slo_class, request.tenant) for request in router.requests.values()}
-    assert tenants == {("chat", ""), ("batch", "nightly")}
+    tenants = {(request.slo.ttft_s, request.tenant) for request in router.requests.values()}
+    assert tenants == {(CLASSES[0].slo.ttft_s, ""), (CLASSES[1].slo.ttft_s, "nightly")}
     assert router.requests["0"].slo.ttft_s == CLASSES[places[0]].slo.ttft_s
 
 
