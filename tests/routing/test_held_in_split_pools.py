@@ -55,7 +55,7 @@ def test_a_critical_one_that_is_late_is_not_asked_by_every_event_of_decodes(
 
     patient = RequestSlo(ttft_s=60.0, tpot_s=1.0)
     assert not full.submit(1.01, request("prompt", arrival_s=1.01, slo=patient)).placements
-    full.submit(1.02, request("critical", arrival_s=1.02, slo=SLO, critical=True))
+    full.submit(1.02, request("critical", arrival_s=0.05, slo=SLO, critical=True))
     # An outcome: where none comes for a second, all are asked at each event.
     full.first_token(1.1, "r0")
     assert placed_ids(full.complete(2.1, "r0", 100)) == ["prompt"]
