@@ -18,7 +18,7 @@ answers, tokens = 0, 0
 
 
 def took(completion_tokens: int, outputs: int = 1) -> None:
-    global answers, tokens  # noqa: PLW0603 - a program of one page
+    global answers, tokens
     answers, tokens = answers + outputs, tokens + completion_tokens
 
 
