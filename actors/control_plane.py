@@ -80,6 +80,7 @@ def start(config: HeadwayConfig, application: str, *, routes: bool = True) -> st
         )
     if before is not None and before != owner:
         logger.info("the control plane starts anew for %s with other settings", application)
+        _relieve(store, before)
         _end(running())
     if before is not None and before.application != application:
         store.delete(STARTED)
@@ -119,6 +120,8 @@ def stop(purge: bool = False, token: str | None = None, application: str | None 
         return
     # First: a planner that Ray restarts while it is being ended must not plan again.
     store.delete(STARTED)
+    if (ending := _owner(store)) is not None:
+        _relieve(store, ending)
     _end(running())
     store.delete(OWNER)
     store.delete(SETTINGS)
@@ -161,6 +164,11 @@ def _owner(store: Store) -> Owner | None:
         return Owner(application=stored["application"], settings=stored["settings"])
 
     return read(store, OWNED, OWNER, use) if running() else None
+
+
+def _relieve(store: Store, owner: Owner) -> None:
+    """Nobody's token is the owner's any more: who keeps the actors there must not revive what is ended."""
+    put(store, OWNED, OWNER, {**asdict(owner), "token": ""})
 
 
 def _names(config: HeadwayConfig, *, routes: bool) -> tuple[str, ...]:

@@ -118,12 +118,19 @@ def test_other_settings_replace_the_actors_and_ids_go_on(plane: None, exporter: 
     control_plane.stop(token=token)
     assert names.PLANNER in control_plane.running()
     waiting = newest()  # the planner that was replaced may have been deciding when it ended
-    control_plane.start(config(exporter, planner__dry_run=True), APP)
+    last = config(exporter, planner__dry_run=True)
+    token = control_plane.start(last, APP)
     wait_until(lambda: newest() > waiting)
     record = planner("decision", waiting + 1)
     assert record["id"] > before
     assert record["connector"]["status"] == "dry_run"
     assert record["dry_run"]
+    # Ray gives up an actor that was ended like this, or whose constructor raised.
+    ray.kill(actor(names.PREDICTOR), no_restart=True)
+    wait_until(lambda: names.PREDICTOR not in control_plane.running())
+    assert control_plane.revive(last, APP, "another start's") == ()
+    assert control_plane.revive(last, APP, token) == (names.PREDICTOR,)
+    assert names.PREDICTOR in control_plane.running()
 
 
 def test_stopped_it_stays_away_and_keeps_its_log_unless_purged(plane: None) -> None:
