@@ -205,6 +205,7 @@ class ReplicaConnection(ClientConnection):
     def __init__(self, secret: bytes, pool: "ConnectionPool", replica: str) -> None:
         super().__init__(secret)
         self.outputs: dict[int, Output] = {}
+        self.received_messages = 0
         self._pool, self._replica = pool, replica
         self._keys = itertools.count()
 
@@ -225,6 +226,7 @@ class ReplicaConnection(ClientConnection):
     def received(self, messages: Sequence[tuple[int, int, Any]]) -> None:
         """Chunks, ends and errors."""
         outputs = self.outputs
+        self.received_messages += len(messages)
         for key, kind, value in messages:
             if (output := outputs.get(key)) is None:
                 continue
@@ -278,6 +280,11 @@ class ConnectionPool:
         """Call a method that streams; `Output.close` when nothing more is wanted. Lost."""
         connection = self._connections.get(replica)
         return (connection or await self._opened(replica)).start(method, arguments, over)
+
+    def received(self, replica: str) -> int:
+        """Messages that have come over the present connection; 0 where there is none."""
+        connection = self._connections.get(replica)
+        return 0 if connection is None else connection.received_messages
 
     def retire(self, replica: str) -> None:
         """Let go of a replica that has left the pool, unless calls of ours run there."""
@@ -351,6 +358,7 @@ class Phases:
         self.pools = {
             role: membership(handle.app_name, handle.deployment_name) for role, handle in handles.items()
         }
+        self.names = {role: handle.deployment_name for role, handle in handles.items()}
         self.mixed = Role.MIXED in handles
         """True if the replicas do both phases."""
         self.prefill_role, self.decode_role = (
@@ -394,6 +402,14 @@ class Phases:
     async def known_blocks(self, role: Role, replica: str, since: int | None) -> KnownBlocks | None:
         """What that replica's prefix cache holds, or what changed. Lost, or a BackendError."""
         return cast("KnownBlocks | None", await self._connections[role].call(replica, "known_blocks", since))
+
+    def received(self, role: Role, replica: str) -> int:
+        """Messages that have come from that replica over its present connection."""
+        return self._connections[role].received(replica)
+
+    async def progress(self, role: Role, replica: str) -> tuple[float, ...]:
+        """Figures of its engine of which one changes with any progress. Lost, or a BackendError."""
+        return cast("tuple[float, ...]", await self._connections[role].call(replica, "progress"))
 
     async def auxiliary(self, replica: str, question: AuxiliaryCall) -> AuxiliaryAnswer:
         """What that replica says to it. Lost, or a BackendError."""

@@ -19,6 +19,7 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import asdict
+from math import inf
 from typing import Any, cast
 
 import ray
@@ -31,7 +32,9 @@ from actors.wire import Address
 from headway.config import HeadwayConfig
 from headway.engine.observed_latency import LatencyObserver
 from headway.planning import Role
+from headway.planning.silence import Watch
 from headway.routing.types import KnownBlocks
+from headway.words import duration, plural
 from serve_apps.call_server import CallServer, Method
 from serve_apps.engines import make_engine
 from serve_apps.engines.protocol import (
@@ -208,7 +211,10 @@ class EngineReplica:
         self._engine = make(config, self.role, self.replica)
         self._reporter: LatencyReporter | None = None
         self._serving = traced(self._with_reports(config), config.tracing, self.role, self.replica)
-        self._calls = CallServer(ray.util.get_node_ip_address, self._methods())
+        self._moved = 0
+        self._watch = Watch(config.engine.restart_silent_after_s or inf)
+        methods = {**self._methods(), "progress": self.progress}
+        self._calls = CallServer(ray.util.get_node_ip_address, methods)
 
     def _methods(self) -> Mapping[str, Method]:
         """What gateways call."""
@@ -235,6 +241,14 @@ class EngineReplica:
     async def stats(self) -> EngineStats:
         """The engine's load now."""
         return self._engine.stats()
+
+    async def progress(self) -> tuple[float, ...]:
+        """Figures of which one changes as soon as the engine has done something. EngineFailed."""
+        return self._progress(self._engine.stats())
+
+    def _progress(self, now: EngineStats) -> tuple[float, ...]:
+        # A long prompt fills the KV cache chunk by chunk.
+        return self._moved, now.prompt_tokens, now.output_tokens, now.kv_usage
 
     async def known_blocks(self, since: int | None) -> KnownBlocks | None:
         """What the engine's prefix cache holds, or what changed since then; None where that is not known."""
@@ -266,13 +280,26 @@ class EngineReplica:
             return {}
 
     async def check_health(self) -> None:
-        """EngineFailed when the engine is broken, so that Serve replaces this replica.
+        """EngineFailed when the engine is broken, or silent for as long as the settings say, so that Serve
+        replaces this replica.
 
         Serve asks before it sends the first request, so an engine prepares what takes a loop then.
         """
         if (prepare := getattr(self._engine, "prepare", None)) is not None:  # beyond the protocol
             await prepare()
-        self._engine.stats()
+        now, now_s = self._engine.stats(), asyncio.get_running_loop().time()
+        self._watch.begin(now_s)
+        self._watch.heard(now_s, self.replica, now.running + now.waiting, self._progress(now))
+        for silence in self._watch.silent(now_s):
+            lasts = duration(round(now_s - silence.since_s))
+            raise EngineFailed(f"no progress on {plural(silence.work, 'request')} for {lasts}")
+
+    async def _computed(self, request: EngineRequest) -> KvHandle:
+        """Its prompt, computed here."""
+        with engine_errors():
+            kv = await self._serving.prefill(request)
+        self._moved += 1
+        return kv
 
     def _with_reports(self, config: HeadwayConfig) -> Engine | MeasuredEngine:
         """The engine as requests get it: observed, where the profile is refined by what it does."""
@@ -295,8 +322,7 @@ class Prefill(EngineReplica):
 
     async def prefill(self, request: EngineRequest) -> KvHandle:
         """Compute the prompt."""
-        with engine_errors():
-            return await self._serving.prefill(request)
+        return await self._computed(request)
 
 
 class Decode(EngineReplica):
@@ -318,6 +344,7 @@ class Decode(EngineReplica):
             stream = cast("AsyncGenerator[TokenChunk, None]", self._serving.decode(request, kv))
             async with aclosing(stream):
                 async for chunk in stream:
+                    self._moved += 1
                     left -= chunk.tokens
                     if left < 0 or (left == 0 and chunk.finish_reason is None):
                         yield chunk._replace(tokens=chunk.tokens + min(left, 0), finish_reason="length")
@@ -347,5 +374,4 @@ class Mixed(Decode):
 
     async def prefill(self, request: EngineRequest) -> KvHandle:
         """Compute the prompt for another replica."""
-        with engine_errors():
-            return await self._serving.prefill(request)
+        return await self._computed(request)

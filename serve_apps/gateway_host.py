@@ -6,6 +6,7 @@ starts one), it reaches the same app through Serve's ingress.
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -72,6 +73,7 @@ class Gateway:
         )
         await self._server.start()
         self._slo = asyncio.create_task(follow_slo(InternalKvStore(), self._serving.state.set_slo))
+        self._looking = asyncio.create_task(self._backend.silences.run())
         places = self._serving.state.traffic.places
         self._collecting = asyncio.create_task(collect_when_quiet(lambda: places.taken))
         self._started = True
@@ -111,6 +113,10 @@ class Gateway:
         """What the live page shows of this gateway, for another's."""
         return _page(self._serving.state.fleet.figures(self._backend.routing().seen()))
 
+    async def silent(self) -> Page:
+        """The replicas that make no progress on requests from here (`Silences.now`)."""
+        return _page(json.dumps(self._backend.silences.now()).encode())
+
     async def kept(self, request_id: str) -> Page:
         """The records of a request that this gateway has."""
         return _page(self._serving.state.fleet.kept(request_id))
@@ -122,8 +128,8 @@ class Gateway:
     async def __del__(self) -> None:
         if not self._started:
             return
-        self._slo.cancel()
-        self._collecting.cancel()
+        for work in (self._slo, self._looking, self._collecting):
+            work.cancel()
         if self._serving.live is not None:
             self._serving.live.end()
         await self._server.stop()

@@ -196,10 +196,10 @@ class Membership:
         for watcher in self._watchers:
             watcher()
 
-    def suspect(self, replica: str, now_s: float) -> None:
-        """The replica could not be reached just now."""
+    def suspect(self, replica: str, now_s: float, for_s: float = SUSPECT_S) -> None:
+        """The replica could not be reached just now, or makes no progress."""
         if member := self._members.get(replica):
-            member.suspect_until_s = now_s + SUSPECT_S
+            member.suspect_until_s = max(member.suspect_until_s, now_s + for_s)
             self._changed()
 
     def has_better(self, replica: str, now_s: float) -> bool:

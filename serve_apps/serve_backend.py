@@ -48,6 +48,7 @@ from serve_apps.routed.client import ActorAddress, RouterClient, RouterConnectio
 from serve_apps.routed.metrics import RoutingCounts
 from serve_apps.routed.requests import RoutedRequest
 from serve_apps.routed.table import WaitLimits
+from serve_apps.silences import Silences
 
 ATTEMPTS = 3
 """Replicas that one request may see die before its first token, once they have taken it."""
@@ -246,6 +247,14 @@ class ServeBackend:
         self._direct = DirectPath(
             self._phases, cast("Profile", stateless_profile(config)), queue.max_requests
         )
+        phases = self._phases
+        self.silences = Silences(
+            {phases.names[role]: (role, pool) for role, pool in phases.pools.items()},
+            phases.received,
+            phases.progress,
+            config.engine.silent_after_s,
+        )
+        """For the gateway to run."""
         self._client: RouterClient | None = None
         self._routed: RoutedPath | None = None
         if needs_router(config):

@@ -218,3 +218,30 @@ def test_what_an_engine_raises_is_the_failure_of_the_engine(monkeypatch):
     replica, _ = endless(monkeypatch, fails=True)
     with pytest.raises(EngineFailed, match=r"^RuntimeError: out of memory$"):
         run(counted(replica, asked(6), None))
+
+
+@on_virtual_time
+async def test_an_engine_that_hangs_under_work_is_replaced_where_the_settings_say_so(replica):
+    kept, replaced = replica(Mixed), replica(Mixed, restart_silent_after_s=20.0)
+    working = []
+    for engine in (kept, replaced):
+        await engine.inject("stall")
+        await health(engine, 30)
+        working.append(asyncio.create_task(counted(engine, asked(), None)))
+    await health(kept, 60)
+    await health(replaced, 19)
+    with pytest.raises(EngineFailed, match="no progress on 1 request for 20 s"):
+        await health(replaced, 4)
+    await replaced.inject("clear")
+    await health(replaced, 4)
+    for engine in (kept, replaced):
+        await engine.abort("r0")
+    for task in working:
+        task.cancel()
+
+
+async def health(engine: EngineReplica, seconds: int) -> None:
+    """Ask for it every two seconds, as Serve does."""
+    for _ in range(seconds // 2):
+        await asyncio.sleep(2.0)
+        await engine.check_health()
