@@ -18,6 +18,7 @@ from actors.planning.context import ControlActors, PlannerContext
 from actors.planning.host_faults import HostWatch
 from actors.planning.log import DecisionLog
 from actors.planning.loop import PlannerLoop
+from actors.planning.part_watch import PartWatch
 from actors.planning.settings import CONFIGURATION, SETTINGS, STARTED, Author, RuntimeSettings
 from actors.store import InternalKvStore, StoreAway
 from actors.stored import read, set_aside
@@ -56,7 +57,8 @@ class Planner:
         self._loop = PlannerLoop(context, resume=started)
         self._task: asyncio.Task[None] | None = None
         self._hosts = HostWatch(application)
-        self._watching = asyncio.create_task(self._hosts.run())
+        self._parts = PartWatch(application, lambda: self._hosts.parts)
+        self._watching = asyncio.gather(self._hosts.run(), self._parts.run())
         if started:
             self._begin()
 
@@ -79,8 +81,8 @@ class Planner:
         since_s = time.time() - SHOWN_S
         with suppress(StoreAway):
             self._set_aside = await self._stored(lambda: set_aside(self._store, since_s))
-        document = {**self._loop.status().document(), **self._hosts.document()}
-        return {**document, "set_aside": self._set_aside}
+        watched = {**self._hosts.document(), **self._parts.document(), "set_aside": self._set_aside}
+        return {**self._loop.status().document(), **watched}
 
     async def decisions(self, after: int = -1, limit: int = 100) -> list[dict[str, Any]]:
         """Records with ids above `after`, lowest first; at most `limit` of them."""

@@ -301,6 +301,9 @@ class ControlMetrics(Collector):
         well = (((name,), float(bool(part.get("ok")))) for name, part in parts.items())
         text = "1 for an actor or the connector that answered last time"
         yield self._labelled("headway_component_up", text, ("component",), well)
+        silent = (((each["part"],), _age(now_s, each["since_s"])) for each in document.get("silent") or ())
+        text = "Since when a part hangs: an engine without progress, an actor or gateway without an answer"
+        yield self._labelled("headway_silent_seconds", text, ("part",), silent)
 
     def _advice(self, advice: Document) -> Iterator[Metric]:
         windows = _windows(advice)

@@ -138,6 +138,16 @@ def restarts(actors: Iterable[Mapping[str, Any]], application: str) -> Mapping[s
     return found
 
 
+def parts(actors: Iterable[Mapping[str, Any]], application: str) -> frozenset[str]:
+    """The parts that run and have to answer: named actors by name, gateways as `Gateway#x1`."""
+    gateways = f"{REPLICA}{application}#{names.GATEWAY}#"
+    return frozenset(
+        _short(name)
+        for name in (actor["Name"] for actor in actors if actor["State"] == "ALIVE")
+        if name in names.ACTORS or name.startswith((names.ROUTER_PREFIX, gateways))
+    )
+
+
 def _reason(cause: Any) -> str:  # noqa: ANN401 - a message of Ray's
     context = cause.actor_died_error_context
     return str(context.DESCRIPTOR.fields_by_name["reason"].enum_type.values_by_number[context.reason].name)
@@ -152,6 +162,8 @@ class HostWatch:
     def __init__(self, application: str, clock: Callable[[], float] = time.time) -> None:
         self._application, self._clock, self._faults = application, clock, HostFaults()
         self._restarts: Mapping[str, RestartFigures] = {}
+        self.parts: frozenset[str] = frozenset()
+        """Those that ran when Ray said so last."""
         # A thread of its own: while the GCS is away a call of it takes as long as it likes.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hosts")
         self._away_since_s: float | None = None
@@ -166,7 +178,7 @@ class HostWatch:
 
     async def run(self) -> None:
         """Look every PERIOD_S."""
-        asking: asyncio.Future[tuple[Sequence[_Node], Mapping[str, RestartFigures]]] | None = None
+        asking: asyncio.Future[_Look] | None = None
         nodes: Sequence[_Node] = ()
         loop = asyncio.get_running_loop()
         while True:
@@ -176,7 +188,7 @@ class HostWatch:
                     asking = loop.run_in_executor(self._thread, _looked, self._application)
                 await asyncio.wait({asking}, timeout=ASK_S)
                 if asking.done():
-                    (nodes, self._restarts), self._away_since_s = asking.result(), None
+                    (nodes, self._restarts, self.parts), self._away_since_s = asking.result(), None
                     asking = None
                 else:
                     self._away_since_s = self._away_since_s or began_s
@@ -193,10 +205,13 @@ class _Node:
     port: int
 
 
-def _looked(application: str) -> tuple[Sequence[_Node], Mapping[str, RestartFigures]]:
-    """All nodes that Ray knows, with their named actors, and restarts; blocks while it asks the GCS."""
+_Look = tuple[Sequence[_Node], Mapping[str, RestartFigures], frozenset[str]]
+
+
+def _looked(application: str) -> _Look:
+    """All nodes that Ray knows, with their named actors, restarts, parts; blocks while it asks the GCS."""
     known = compat_ray.actors_table()
-    return _nodes(known), restarts(known.values(), application)
+    return _nodes(known), restarts(known.values(), application), parts(known.values(), application)
 
 
 def _nodes(actors: Mapping[str, Any]) -> Sequence[_Node]:

@@ -238,6 +238,14 @@ class HostFault(Document):
     ran: tuple[str, ...] = ()
 
 
+class SilentFigures(Document):
+    """A part that hangs: an engine without progress on `requests`, or what does not answer (null)."""
+
+    part: str
+    since_s: float
+    requests: int | None = None
+
+
 class RefinedFigures(Document):
     """How far traffic has changed the profile.
 
@@ -317,6 +325,8 @@ class StatusDocument(Document):
     components: Mapping[str, ComponentHealth] = {}
     hosts: tuple[HostFault, ...] = ()
     """The oldest fault first."""
+    silent: tuple[SilentFigures, ...] = ()
+    """The oldest silence first."""
     restarts: Mapping[str, RestartFigures] = {}
     """Actors by name, replicas by their deployment, as long as Ray's GCS remembers."""
     gcs_away_since_s: float | None = None

@@ -31,7 +31,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import ceil, exp, inf, lgamma, log, log1p
 from typing import Literal, NamedTuple
 
-from headway.planning.documents import PoolStatus, StatusDocument
+from headway.planning.documents import PoolStatus, SilentFigures, StatusDocument
 from headway.planning.record_figures import WINDOWS_S
 from headway.planning.records import ClassFigures, LatencyFigures, MeasuredFigures, SloFigures
 from headway.planning.types import Role
@@ -330,6 +330,7 @@ def _hindrances(status: StatusDocument, now_s: float) -> Iterator[str]:
     for host in status.hosts:
         if host.state != "back":
             yield f"host {host.address} has been {host.state} for {duration(now_s - host.since_s)}"
+    yield from (silent_text(silent, now_s) for silent in status.silent)
     for name, part in status.components.items():
         if not part.ok:
             yield f"{name}: {part.detail or 'does not answer'}"
@@ -347,6 +348,12 @@ def _hindrances(status: StatusDocument, now_s: float) -> Iterator[str]:
     for edit in status.connector.foreign_edits:
         yield f"{edit.role} was set to {edit.found} by {edit.by or 'someone else'}"
     yield from status.connector.rivals
+
+
+def silent_text(silent: SilentFigures, now_s: float) -> str:
+    """That a part hangs."""
+    of = "answer" if silent.requests is None else f"progress on {plural(silent.requests, 'request')}"
+    return f"{silent.part}: no {of} for {duration(round(now_s - silent.since_s))}"
 
 
 def _kept(status: StatusDocument) -> str:

@@ -11,6 +11,7 @@ from headway.engine.refinement import difference, limits_text
 from headway.planning.advice_text import acts, fleet_text, verdict
 from headway.planning.decision_text import answer_text, measured_text, targets_text
 from headway.planning.documents import AdviceFigures, ChangeFigures, Fact, LastDecision, StatusDocument
+from headway.planning.health import silent_text
 from headway.planning.record_figures import reached_text
 from headway.words import duration, percent, plural, shown
 
@@ -192,6 +193,8 @@ def _parts(status: StatusDocument, now_s: float) -> Iterator[Fact]:
         yield Fact(name="Components", text=f"all healthy: {', '.join(status.components)}")
     for name, each in unhealthy.items():
         yield Fact(name="Components", text=f"{name}: {each.detail or 'unhealthy'}", ok=False)
+    for silent in status.silent:
+        yield Fact(name="Silent", text=silent_text(silent, now_s), ok=False)
     for name, found in status.restarts.items():
         again = f" ({found.count} times so far)" if found.count > 1 else ""
         yield Fact(name="Restarts", text=f"{name} {_ago(found.at, now_s)}{again}")

@@ -4,7 +4,7 @@ from typing import Any
 
 from ray.core.generated.common_pb2 import ActorDeathCause, ActorDiedErrorContext
 
-from actors.planning.host_faults import BACK_S, ORDERLY, HostFaults, SeenHost, restarts
+from actors.planning.host_faults import BACK_S, ORDERLY, HostFaults, SeenHost, parts, restarts
 from headway.planning.documents import RestartFigures
 
 HEAD = SeenHost(node="h", address="10.0.0.1", alive=True, answers=True, ran=("Planner",))
@@ -111,3 +111,17 @@ def test_what_ended_in_an_orderly_way_or_is_not_ours_is_none() -> None:
         ],
         "headway",
     )
+
+
+def test_the_parts_that_have_to_answer_are_actors_and_the_gateways_of_the_application() -> None:
+    named = {
+        "Planner": "ALIVE",
+        "Predictor": "RESTARTING",
+        "Router:m": "ALIVE",
+        "SERVE_REPLICA::headway#Gateway#g1": "ALIVE",
+        "SERVE_REPLICA::other#Gateway#g2": "ALIVE",
+        "SERVE_REPLICA::headway#Decode#d1": "ALIVE",
+        "SERVE_CONTROLLER_ACTOR": "ALIVE",
+    }
+    rows = [{"Name": name, "State": state} for name, state in named.items()]
+    assert parts(rows, "headway") == {"Planner", "Router:m", "Gateway#g1"}

@@ -230,6 +230,15 @@ def test_a_part_of_the_engines_is_no_measurement() -> None:
         ({"gcs_away_since_s": NOW_S - 30.0}, "Ray's GCS has been away for 30 s"),
         (
             {
+                "silent": [
+                    {"part": "Decode#x1", "since_s": NOW_S - 12.0, "requests": 3},
+                    {"part": "Predictor", "since_s": NOW_S - 9.0},
+                ]
+            },
+            "Hindered: Decode#x1: no progress on 3 requests for 12 s; Predictor: no answer for 9 s; 99.6 %",
+        ),
+        (
+            {
                 "hosts": [
                     {"address": "10.0.0.2", "node": "n", "state": "lost", "since_s": NOW_S - 60.0},
                     {"address": "10.0.0.3", "node": "m", "state": "back", "since_s": 0.0},

@@ -1,0 +1,107 @@
+"""Parts that hang, for `status`: actors and gateways that do not answer the planner, and engines on whose
+requests gateways see no progress (`serve_apps.silences`).
+
+Every PERIOD_S each actor and each gateway that Ray says is alive is asked. The control plane's replica looks
+after the planner itself, and ends actors that do not answer (`actors.keeping`).
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Collection, Coroutine, Iterator
+from contextlib import suppress
+from typing import Any
+
+from actors import names
+from actors.collector.exposition import SourceDownError
+from actors.collector.pages import ServePages
+from actors.names import CallError, NamedActor
+from headway.planning.silence import Silence, Watch
+
+PERIOD_S, ANSWER_WITHIN_S = 1.0, 5.0
+
+
+class PartWatch:
+    """Looks until cancelled. `alive` gives the actors and gateways that run (`host_faults.parts`)."""
+
+    def __init__(self, application: str, alive: Callable[[], Collection[str]]) -> None:
+        self._alive, self._clock = alive, time.monotonic
+        self._gateways = ServePages(application, ANSWER_WITHIN_S)
+        self._watch = Watch()
+        self._actors: dict[str, NamedActor] = {}
+        self._engines: dict[str, list[Silence]] = {}
+        self._asking: dict[str, asyncio.Task[None]] = {}
+
+    def document(self) -> dict[str, Any]:
+        """Its part of the status document."""
+        shift_s = time.time() - self._clock()
+        silent = sorted(self._silent(), key=lambda silence: silence.since_s)
+        return {
+            "silent": [
+                {"part": part, "since_s": since_s + shift_s, "requests": work or None}
+                for part, since_s, work in silent
+            ]
+        }
+
+    async def run(self) -> None:
+        """Look every PERIOD_S."""
+        while True:
+            await asyncio.sleep(PERIOD_S)
+            self.look()
+
+    def look(self) -> None:
+        """Ask all that have answered the last question."""
+        now_s, alive = self._clock(), set(self._alive()) - {names.PLANNER}
+        self._watch.begin(now_s)
+        self._watch.keep(alive)
+        gateways = {part for part in alive if is_gateway(part)}
+        self._engines = {gateway: said for gateway, said in self._engines.items() if gateway in gateways}
+        for part in alive:
+            self._watch.unheard(now_s, part, 1)
+            if part not in gateways:
+                self._ask(part, self._actor(part))
+        if gateways:
+            self._ask(names.GATEWAY, self._all_gateways())
+
+    def _ask(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        if name in self._asking:
+            work.close()
+            return
+        self._asking[name] = task = asyncio.create_task(work)
+        task.add_done_callback(lambda _: self._asking.pop(name))
+
+    async def _actor(self, name: str) -> None:
+        with suppress(CallError):
+            actor = self._actors.setdefault(name, NamedActor(name))
+            await actor.call(names.READY, timeout_s=ANSWER_WITHIN_S)
+            self._answered(name)
+
+    async def _all_gateways(self) -> None:
+        with suppress(SourceDownError):
+            pages, _ = await self._gateways.ask("silent")
+            now_s = self._clock()
+            for page in pages:
+                gateway = f"{names.GATEWAY}#{page.process}"
+                self._answered(gateway)
+                said = json.loads(page.text)
+                self._engines[gateway] = [Silence(part, now_s - age_s, work) for part, age_s, work in said]
+
+    def _answered(self, part: str) -> None:
+        now_s = self._clock()
+        self._watch.heard(now_s, part, 1, now_s)
+
+    def _silent(self) -> Iterator[Silence]:
+        """Without requests those that do not answer; engines with the requests of all gateways."""
+        for silence in self._watch.silent(self._clock()):
+            yield silence._replace(work=0)
+        engines: dict[str, Silence] = {}
+        for silence in (each for said in self._engines.values() for each in said):
+            known = engines.get(silence.part, silence._replace(work=0))
+            since_s = min(known.since_s, silence.since_s)
+            engines[silence.part] = Silence(silence.part, since_s, known.work + silence.work)
+        yield from engines.values()
+
+
+def is_gateway(part: str) -> bool:
+    """True for a part's name that is a gateway's."""
+    return part.startswith(f"{names.GATEWAY}#")
