@@ -107,6 +107,12 @@ def revive(config: HeadwayConfig, application: str, token: str, *, routes: bool 
     return gone
 
 
+def end_again(name: str) -> None:
+    """End an actor that hangs; Ray starts it again."""
+    if (actor := names.find_actor(name)) is not None:
+        ray.kill(actor, no_restart=False)
+
+
 def stop(purge: bool = False, token: str | None = None, application: str | None = None) -> None:
     """End all actors, for good. `purge` also forgets what they stored: decisions, history, calibration.
 

@@ -44,6 +44,10 @@ ACTORS = (
 """All but the routers, whose names depend on the model (`router`)."""
 
 
+READY = "__ray_ready__"
+"""A method of every actor, which answers as soon as its loop or one of its threads is free."""
+
+
 def router(model: str) -> str:
     """The name of a model's router."""
     return ROUTER_PREFIX + model

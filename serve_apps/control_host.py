@@ -28,6 +28,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from actors import control_plane, names
+from actors.keeping import keep_actors
 from actors.names import CallError, NamedActor
 from headway.config import ConfigError, HeadwayConfig
 from serve_apps.access import Access, make_access, own_scope
@@ -39,7 +40,6 @@ from serve_apps.control_plane import (
     TIMEOUT_S,
     control_plane_routes,
     deployment,
-    keep_actors,
     the_control_plane,
     with_settings,
 )

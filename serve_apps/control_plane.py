@@ -6,7 +6,6 @@ Calls of them have a timeout, and their errors become faults of the API.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -19,6 +18,7 @@ from starlette.routing import BaseRoute
 from actors import control_plane, names
 from actors.connectors import connector_kind
 from actors.connectors.external_scaling import keep_external_scaling
+from actors.keeping import keep_actors
 from actors.names import CallError, NamedActor
 from actors.planning.settings import dump, flatten
 from actors.routing_actors import needs_router, routing_actors
@@ -36,8 +36,6 @@ from headway.planning.health import health
 from headway.planning.status_text import facts, warnings
 from serve_apps.control_api import NeverIssued, NotFound, Unavailable, control_routes, scaling_routes
 from serve_apps.faults import InvalidRequest, Shed
-
-logger = logging.getLogger("ray.serve")
 
 Document = Mapping[str, Any]
 TIMEOUT_S = 5.0
@@ -218,23 +216,6 @@ async def _faults() -> AsyncIterator[None]:
 def with_settings(config: HeadwayConfig, over: Mapping[str, Any]) -> HeadwayConfig:
     """The settings with those of a `user_config` over them. ConfigError where they are wrong."""
     return load_config(None, {**dump(config), **flatten(over)})
-
-
-KEEP_S, LONGEST_KEEP_S = 3.0, 60.0
-"""Between two looks at the actors; after each that fails twice as long, up to the second."""
-
-
-async def keep_actors(config: HeadwayConfig, application: str, token: str, *, routes: bool = True) -> None:
-    """Until cancelled, start actors again that Ray does not: those of which a constructor raised."""
-    wait_s = KEEP_S
-    while True:
-        await asyncio.sleep(wait_s)
-        try:
-            await asyncio.to_thread(control_plane.revive, config, application, token, routes=routes)
-            wait_s = KEEP_S
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next look may go well
-            wait_s = min(2.0 * wait_s, LONGEST_KEEP_S)
-            logger.warning("the control plane's actors do not come back, again in %g s: %s", wait_s, error)
 
 
 class ControlPlane:
