@@ -44,6 +44,7 @@ from actors.connectors.protocol import (
     PoolsSnapshot,
     Ready,
     Refused,
+    TellsContradictions,
     TellsEditors,
     TellsReplicas,
     TellsRivals,
@@ -183,8 +184,8 @@ class DriftAwareConnector:
         return await self._connector.ready()
 
     def notes(self) -> list[str]:
-        """A line for each edit that is not over, and each other controller."""
-        return [*(self._line(*item) for item in self._drift.edits.items()), *self._rivals]
+        """A line for each edit that is not over, each other controller, and each contradiction."""
+        return [*(self._line(*item) for item in self._drift.edits.items()), *self._others()]
 
     def document(self) -> dict[str, Any]:
         """Edits and other controllers as JSON-able data; empty where there are none."""
@@ -202,8 +203,16 @@ class DriftAwareConnector:
         ]
         return {
             **({"foreign_edits": edits} if edits else {}),
-            **({"rivals": list(self._rivals)} if self._rivals else {}),
+            **({"rivals": others} if (others := self._others()) else {}),
         }
+
+    def _others(self) -> list[str]:
+        """Other controllers, and counts that are told differently: these keep nothing from being set."""
+        connector = self._connector
+        return [
+            *self._rivals,
+            *(connector.contradictions if isinstance(connector, TellsContradictions) else ()),
+        ]
 
     async def _see(self, counts: Mapping[Role, PoolCounts]) -> None:
         if self._config().planner.dry_run:

@@ -126,6 +126,15 @@ class TellsRivals(Protocol):
 
 
 @runtime_checkable
+class TellsContradictions(Protocol):
+    """A connector that hears of counts from two sides."""
+
+    @property
+    def contradictions(self) -> Sequence[str]:
+        """What they tell differently for long, as of the last `state`, a line for each pool."""
+
+
+@runtime_checkable
 class CarriedOutLater(Protocol):
     """A connector whose other side carries targets out some time after it took them."""
 

@@ -14,7 +14,9 @@ holds.
 """
 
 import asyncio
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any, Protocol
 
 from actors.connectors.protocol import Action, ConnectorKind, PoolCounts, Ready, Refused, Unreachable
@@ -23,6 +25,9 @@ from actors.store import StoreAway
 from actors.virtual_connector import ScalingError
 from headway.config import HeadwayConfig
 from headway.planning import Role
+from headway.words import plural
+
+COMPARE_S, COMPARED_WITHIN_S, APART_S = 15.0, 1.0, 60.0
 
 
 class Called(Protocol):
@@ -36,17 +41,28 @@ class VirtualConnector:
     """Connector over the actor `VirtualConnectorCoordinator`; `MetricCollector` counts engines."""
 
     def __init__(
-        self, config: HeadwayConfig, coordinator: Called | None = None, collector: Called | None = None
+        self,
+        config: HeadwayConfig,
+        coordinator: Called | None = None,
+        collector: Called | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._coordinator = coordinator or NamedActor(VIRTUAL_CONNECTOR)
         self._collector = collector or NamedActor(METRIC_COLLECTOR)
         self._timeout_s = config.connector.timeout_s
         self._carried_out: Mapping[Role, int] | None = None
+        self._clock, self._compared_s = clock, -inf
+        self._apart: dict[Role, tuple[float, str]] = {}
 
     @property
     def carried_out(self) -> Mapping[Role, int] | None:
         """The targets of the newest decision, if it was completed as of the last `state`."""
         return self._carried_out
+
+    @property
+    def contradictions(self) -> Sequence[str]:
+        """Pools of which reports and metrics have told different counts for long, a line each."""
+        return [line for since_s, line in self._apart.values() if self._compared_s - since_s >= APART_S]
 
     async def set_targets(self, targets: Mapping[Role, int], reasons: Mapping[str, Any]) -> Action:
         """Propose these counts."""
@@ -59,6 +75,9 @@ class VirtualConnector:
         state = await self._call("state")
         told = {Role(name): PoolCounts(**counts) for name, counts in state["pools"].items()}
         shown = await self._shown(state["unseen"]) if state["unseen"] else {}
+        if self._clock() - self._compared_s >= COMPARE_S:
+            self._compared_s = self._clock()
+            await self._compare({role: told[role] for role in told.keys() - shown.keys()})
         decision = state["decision"] or {}
         # What metrics show is no edit: an engine that has gone was not taken back by anybody.
         known = decision.get("status") == "completed" and not shown
@@ -72,6 +91,25 @@ class VirtualConnector:
         except Unreachable as error:
             return Ready(ok=False, reason=str(error))
         return Ready(ok=True)
+
+    async def _compare(self, told: Mapping[Role, PoolCounts]) -> None:
+        """Note since when metrics contradict these counts; what they do not show contradicts nothing."""
+        try:
+            async with asyncio.timeout(COMPARED_WITHIN_S):
+                engines = await self._collector.call("engines", timeout_s=COMPARED_WITHIN_S)
+        except (CallError, TimeoutError):
+            return
+        apart = {}
+        for role, counts in told.items():
+            there = counts.ready + counts.starting + counts.draining
+            found = engines.get(role.value, there)
+            if not counts.ready <= found <= there:
+                since_s, _ = self._apart.get(role, (self._compared_s, ""))
+                text = (
+                    f"{plural(found, f'{role} engine')} in the metrics, {counts.ready} ready by the reports"
+                )
+                apart[role] = since_s, text
+        self._apart = apart
 
     async def _shown(self, unseen: Mapping[str, str]) -> Mapping[Role, PoolCounts]:
         """The counts of these pools by their metrics; Unreachable if one of them does not show."""

@@ -266,8 +266,8 @@ class ConnectorAnswer(Document):
 
     `status` begins as `planned`, which stays when the planner dies before it has applied the targets; then
     `unchanged`, `sent`, `pending` or `yielded` (the connector's answer), `unreachable`, `refused`, or
-    `dry_run`. In the status document also the edits of others that are not over (`ForeignEdit`), and other
-    controllers of the same counts, a line each.
+    `dry_run`. In the status document also the edits of others that are not over (`ForeignEdit`), and in
+    `rivals` other controllers of the same counts, and counts that metrics contradict, a line each.
     """
 
     kind: str | None = None

@@ -45,7 +45,7 @@ class Fleet:
 
     def restart(self) -> None:
         self.outside = VirtualConnectorCoordinator(self.config.model_dump_json(), self.store, self.clock)
-        self.connector = VirtualConnector(self.config, LocalActor(self.outside), LocalActor(self))
+        self.connector = VirtualConnector(self.config, LocalActor(self.outside), LocalActor(self), self.clock)
 
     async def set(self, prefill: int, decode: int) -> str:
         action = await self.connector.set_targets({Role.PREFILL: prefill, Role.DECODE: decode}, {})
@@ -100,6 +100,32 @@ async def test_what_metrics_show_is_enough_to_plan_from_but_not_to_act_upon():
     with pytest.raises(Refused, match=r"targets\.decode: 6 is refused: nobody has reported .* for 61 s"):
         await fleet.set(3, 6)
     assert await fleet.set(3, 8) == "sent"
+
+
+async def test_reports_that_metrics_contradict_for_long_are_named_and_keep_nothing_from_being_set():
+    fleet = Fleet()
+    guard = drift_aware(fleet.connector, lambda: fleet.config, fleet.store, fleet.clock)
+    fleet.shown = {"prefill": 8, "decode": 8}
+
+    async def said(seconds: int, **ready: int) -> list[str]:
+        for _ in range(seconds):
+            fleet.clock.now_s += 1
+            await fleet.outside.report({role: {"ready": count} for role, count in ready.items()})
+            await guard.state()
+        return guard.document().get("rivals", [])
+
+    assert await said(90, prefill=8, decode=8) == []
+    # Two engines that start are in the metrics before they are reported.
+    fleet.shown = {"prefill": 8, "decode": 10}
+    assert await said(50, prefill=8, decode=8) == []
+    assert await said(90, prefill=8, decode=10) == []
+    assert await said(90, prefill=0, decode=9) == [
+        "8 prefill engines in the metrics, 0 ready by the reports",
+        "10 decode engines in the metrics, 9 ready by the reports",
+    ]
+    assert (await guard.set_targets({Role.PREFILL: 3, Role.DECODE: 7}, {})).status == "sent"
+    fleet.shown = {}
+    assert await said(20, prefill=0, decode=9) == []
 
 
 async def test_counts_are_what_was_reported_or_answered_last():
