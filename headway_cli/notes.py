@@ -167,6 +167,11 @@ def _failing_predictors(intervals: Iterable[Interval]) -> Iterator[str]:
 
 
 def _profile(plan: Plan) -> Iterator[str]:
+    if plan.config.engine.profile is None:
+        yield (
+            "profile: none given, so that of an 8B model on one H100; "
+            "headway profile export writes the one that a running deployment plans by"
+        )
     source = plan.profile.meta.get("source")
     if isinstance(source, str):
         yield f"profile: {source}"
