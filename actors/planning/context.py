@@ -115,7 +115,10 @@ class ControlActors:
         await self._call(names.INTERPOLATOR, "calibrate", known, engines, length_spread(observation))
 
     def health(self) -> Mapping[str, ComponentHealth]:
-        """The outcome of each actor's last call, by its name, without a Predictor that is not asked."""
+        """The outcome of each actor's last call, by its name, without a Predictor that is not asked.
+
+        A call that its caller gave up has none: who does not answer for long is silent (`part_watch`).
+        """
         return self._health
 
     async def _call(self, name: str, method: str, *args: object) -> Any:  # noqa: ANN401 - of the method
@@ -125,9 +128,6 @@ class ControlActors:
             except ActorGone as error:
                 self._health[name] = ComponentHealth(ok=False, detail=str(error))
                 await asyncio.sleep(RETRY_S)
-            except asyncio.CancelledError:
-                self._health[name] = ComponentHealth(ok=False, detail=f"{method}: no answer in time")
-                raise
             except CallError as error:
                 raise self._failure(name, str(error)) from error
             except Exception as error:
