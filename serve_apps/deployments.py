@@ -202,6 +202,8 @@ class EngineReplica:
     """One engine behind Serve."""
 
     role: Role
+    _moved = 0
+    """Prompts computed and chunks sent so far."""
 
     def __init__(self, config: HeadwayConfig, make: EngineFactory = make_engine) -> None:
         self.replica = serve.get_replica_context().replica_id.unique_id
@@ -211,7 +213,6 @@ class EngineReplica:
         self._engine = make(config, self.role, self.replica)
         self._reporter: LatencyReporter | None = None
         self._serving = traced(self._with_reports(config), config.tracing, self.role, self.replica)
-        self._moved = 0
         self._watch = Watch(config.engine.restart_silent_after_s or inf)
         methods = {**self._methods(), "progress": self.progress}
         self._calls = CallServer(ray.util.get_node_ip_address, methods)

@@ -77,7 +77,7 @@ class VirtualConnector:
         shown = await self._shown(state["unseen"]) if state["unseen"] else {}
         if self._clock() - self._compared_s >= COMPARE_S:
             self._compared_s = self._clock()
-            await self._compare({role: told[role] for role in told.keys() - shown.keys()})
+            await self._compare({role: counts for role, counts in told.items() if role not in shown})
         decision = state["decision"] or {}
         # What metrics show is no edit: an engine that has gone was not taken back by anybody.
         known = decision.get("status") == "completed" and not shown
