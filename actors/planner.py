@@ -81,8 +81,9 @@ class Planner:
         since_s = time.time() - SHOWN_S
         with suppress(StoreAway):
             self._set_aside = await self._stored(lambda: set_aside(self._store, since_s))
-        watched = {**self._hosts.document(), **self._parts.document(), "set_aside": self._set_aside}
-        return {**self._loop.status().document(), **watched}
+        document = self._loop.status().document()
+        silent = [*document["silent"], *self._parts.silent()]
+        return {**document, **self._hosts.document(), "silent": silent, "set_aside": self._set_aside}
 
     async def decisions(self, after: int = -1, limit: int = 100) -> list[dict[str, Any]]:
         """Records with ids above `after`, lowest first; at most `limit` of them."""

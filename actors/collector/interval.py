@@ -48,6 +48,7 @@ from math import inf, isfinite, isinf, isnan
 
 from headway.engine.observed_metrics import EngineReading
 from headway.planning import Role, Traffic
+from headway.planning.silence import Silence
 from headway.planning.synthetic import CountedTraffic, LengthHistogram
 
 NAN = float("nan")
@@ -135,7 +136,8 @@ class Measured:
     `traffic` are the requests one by one, None where the source does not know them all; `counted` is what it
     counted of them, None where that is not known or nothing arrived. `classes` are by name those of the
     settings, none where requests are not known one by one. `engines` are what engines that others run show
-    of their own work. `unended` are the requests that were under way as the interval began, where none has
+    of their own work, and `silent` those of them that had requests and made no progress on any as it ended.
+    `unended` are the requests that were under way as the interval began, where none has
     ended in it in any way; 0 where one has.
     """
 
@@ -160,6 +162,7 @@ class Measured:
     counted: CountedTraffic | None = None
     classes: Mapping[str, ClassMeasured] = field(default_factory=dict)
     engines: Sequence[EngineReading] = field(default=(), repr=False)
+    silent: Sequence[Silence] = ()
 
     @property
     def ended(self) -> float:

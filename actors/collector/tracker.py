@@ -14,6 +14,7 @@ are then as far apart as the restart made them.
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from math import ceil, isnan
 from types import MappingProxyType
 from typing import Any
 
@@ -40,7 +41,8 @@ from actors.collector.interval import (
     unmeasured,
 )
 from actors.collector.series import Group, Key, ModelSeries, Part, Parts, pool_loads
-from headway.engine.observed_metrics import EngineReadings
+from headway.engine.observed_metrics import EngineLoad, EngineReadings, EngineTotals
+from headway.planning.silence import Watch
 
 GONE_S = 300.0
 """A counter without any series is not read, for as long; after that it is gone."""
@@ -78,6 +80,7 @@ class Tracker:
         self._ring = Ring()
         self._totals = EngineTotalsReader(series.preset, series.model)
         self._readings = EngineReadings()
+        self._watch = Watch()
 
     @property
     def newest_s(self) -> float | None:
@@ -135,10 +138,22 @@ class Tracker:
             self._doubts |= read.doubts
             self._counters.forget(at_s - FORGOTTEN_S)
         self._refused |= {each.quantity: (at_s, each.line) for each in refused}
-        self._readings.add(self._totals.read(samples), at_s, self._totals.loads(samples))
+        totals, loads = self._totals.read(samples), self._totals.loads(samples)
+        self._readings.add(totals, at_s, loads)
+        self._look(totals, loads, at_s)
         last_s = newest.at_s if newest else at_s
         self._broken = {quantity: self._broken.get(quantity, last_s) for quantity in broken}
         self._ring.add(gained, at_s, self._broken)
+
+    def _look(self, totals: Mapping[str, EngineTotals], loads: Mapping[str, EngineLoad], at_s: float) -> None:
+        """See which engines have requests and make no progress on any."""
+        shown = {engine: load for engine, load in loads.items() if engine in totals}
+        self._watch.keep(shown)
+        for engine, load in shown.items():
+            there = load.running + load.waiting
+            # A long prompt fills the KV cache chunk by chunk.
+            progress = (totals[engine], None if isnan(load.kv_usage) else load.kv_usage)
+            self._watch.heard(at_s, engine, 0 if isnan(there) else ceil(there), progress)
 
     def begin_interval(self) -> None:
         """What engines show up to here belongs to no interval: one begins with the last read."""
@@ -315,7 +330,7 @@ class Tracker:
         # What was measured under doubt shows nothing of the engines.
         sure = measured.health.status is HealthStatus.OK
         own = [each for each in self._readings.take() if sure and each.begun_s >= start.at_s]
-        return replace(measured, engines=tuple(own))
+        return replace(measured, engines=tuple(own), silent=self._watch.silent(end.at_s))
 
 
 def _last_good(old: Samples, new: Samples) -> Samples:

@@ -32,16 +32,14 @@ class PartWatch:
         self._engines: dict[str, list[Silence]] = {}
         self._asking: dict[str, asyncio.Task[None]] = {}
 
-    def document(self) -> dict[str, Any]:
-        """Its part of the status document."""
+    def silent(self) -> list[dict[str, Any]]:
+        """The parts that hang, as the status document has them."""
         shift_s = time.time() - self._clock()
-        silent = sorted(self._silent(), key=lambda silence: silence.since_s)
-        return {
-            "silent": [
-                {"part": part, "since_s": since_s + shift_s, "requests": work or None}
-                for part, since_s, work in silent
-            ]
-        }
+        found = sorted(self._silent(), key=lambda silence: silence.since_s)
+        return [
+            {"part": part, "since_s": since_s + shift_s, "requests": work or None}
+            for part, since_s, work in found
+        ]
 
     async def run(self) -> None:
         """Look every PERIOD_S."""

@@ -97,6 +97,10 @@ def status_document(context: PlannerContext, state: PlannerState, loop: LoopCoun
             "usual_s": next(filter(None, durations), None),
         },
         "measured": state.measured,
+        "silent": [
+            {"part": part, "since_s": since_s, "requests": work}
+            for part, since_s, work in (() if state.measured is None else state.measured.silent)
+        ],
         "last_decision": None if last is None else _decision(context, state, last),
         "components": {
             **{name: {"ok": it.ok, "detail": it.detail} for name, it in context.actors.health().items()},

@@ -258,6 +258,8 @@ def told(case: Case, measured: Sequence[Measured]) -> list[str]:
         wrong.append(f"{case.said!r} is not said: {lines}")
     if case.note and not any(case.note in line for line in lines):
         wrong.append(f"{case.note!r} is not said: {lines}")
+    if silent := [each.silent for each in measured if each.silent]:
+        wrong.append(f"hang: {silent}")
     if not case.said and known < len(measured) - (not case.always):
         wrong.append(f"not ok: {lines}")
     return wrong
@@ -335,3 +337,35 @@ def test_an_engine_that_drains_is_measured_and_work_without_end_is_named(ends: b
     assert [each.requests for each in after] == [0.0] * 3
     assert all("that no counter shows as ended" in each.health.detail for each in after) is ends
     assert all((each.unended == 0.0) if ends else (each.unended > 100.0) for each in after)
+
+
+def hanging(number: int, until_s: float = inf) -> Engine:
+    """From 200 s on it does nothing for the requests that it has and those that still come, up to a time."""
+    whole = engine(rate=4.0, seed=number, osl=300, address=f"10.0.0.{number}:8000", pod=f"vllm-{number}")
+
+    def odd(at_s: float, page: list[Sample]) -> list[Sample]:
+        if not 200.0 <= at_s < until_s:
+            return page
+        more = whole.arrived(200.0, at_s)
+        return [
+            (name, labels, value + more if name == "vllm:num_requests_waiting" else value)
+            for name, labels, value in replace(whole, odd=lambda _, page: page).page(200.0)
+        ]
+
+    return replace(whole, odd=odd)
+
+
+def test_an_engine_that_hangs_is_named_by_its_metrics(tmp_path):
+    from tests.prometheus_process import PrometheusProcess
+
+    engines = [*fleet(2), hanging(3, until_s=310.0)]
+    write_blocks(tmp_path, {"hung": ([Target(each) for each in engines], UNTIL_S)})
+    server = PrometheusProcess(tmp_path, retention="100y")
+    try:
+        measured = read_prometheus(server.url, "hung", "vllm", BORDERS_S)
+    finally:
+        server.stop()
+    for each in (*read_engines(engines, "vllm", BORDERS_S)[0], *measured):
+        hung = 210.0 < each.end_s - BEGIN_S <= 305.0
+        assert len(each.silent) == hung, each.end_s - BEGIN_S
+        assert all("10.0.0.3:8000" in part and work >= 20 for part, _, work in each.silent)
