@@ -93,6 +93,7 @@ def test_the_planner_asks_for_replicas_by_what_was_measured(measured: tuple[Path
         "slo.ttft_ms": 60_000,
         "slo.itl_ms": 60_000,
         "planner.policy": "reference",
+        "planner.adjustment_interval_s": INTERVAL_S,
         "planner.no_correction": True,
         "engine.profile": str(place),
     }
