@@ -17,7 +17,7 @@ from headway.planning.silence import Silence, Watch
 from serve_apps.gateway.backend import BackendError
 from serve_apps.membership import Member, Membership
 
-PERIOD_S, ANSWER_WITHIN_S = 1.0, 5.0
+PERIOD_S, ANSWER_WITHIN_S = 0.5, 5.0
 SUSPECT_S = 2.5
 """Longer than until the next look."""
 

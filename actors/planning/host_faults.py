@@ -139,12 +139,12 @@ def restarts(actors: Iterable[Mapping[str, Any]], application: str) -> Mapping[s
 
 
 def parts(actors: Iterable[Mapping[str, Any]], application: str) -> frozenset[str]:
-    """The parts that run and have to answer: named actors by name, gateways as `Gateway#x1`."""
-    gateways = f"{REPLICA}{application}#{names.GATEWAY}#"
+    """The parts that run and have to answer: named actors by name, replicas as `Gateway#x1`."""
+    ours = tuple(f"{REPLICA}{application}#{name}#" for name in (names.GATEWAY, names.CONTROL_PLANE))
     return frozenset(
         _short(name)
         for name in (actor["Name"] for actor in actors if actor["State"] == "ALIVE")
-        if name in names.ACTORS or name.startswith((names.ROUTER_PREFIX, gateways))
+        if name in names.ACTORS or name.startswith((names.ROUTER_PREFIX, *ours))
     )
 
 

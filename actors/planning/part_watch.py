@@ -1,8 +1,8 @@
-"""Parts that hang, for `status`: actors and gateways that do not answer the planner, and engines on whose
-requests gateways see no progress (`serve_apps.silences`).
+"""Parts that hang, for `status`: actors, gateways and the replica that keeps them, if they do not answer the
+planner, and engines on whose requests gateways see no progress (`serve_apps.silences`).
 
-Every PERIOD_S each actor and each gateway that Ray says is alive is asked. The control plane's replica looks
-after the planner itself, and ends actors that do not answer (`actors.keeping`).
+Every PERIOD_S each of those that Ray says is alive is asked. The control plane's replica looks after the
+planner itself, and ends actors that do not answer (`actors.keeping`).
 """
 
 import asyncio
@@ -15,17 +15,19 @@ from typing import Any
 from actors import names
 from actors.collector.exposition import SourceDownError
 from actors.collector.pages import ServePages
+from actors.compat_ray import SERVE_NAMESPACE
 from actors.names import CallError, NamedActor
+from actors.planning.host_faults import REPLICA
 from headway.planning.silence import Silence, Watch
 
 PERIOD_S, ANSWER_WITHIN_S = 1.0, 5.0
 
 
 class PartWatch:
-    """Looks until cancelled. `alive` gives the actors and gateways that run (`host_faults.parts`)."""
+    """Looks until cancelled. `alive` gives the parts that run (`host_faults.parts`)."""
 
     def __init__(self, application: str, alive: Callable[[], Collection[str]]) -> None:
-        self._alive, self._clock = alive, time.monotonic
+        self._application, self._alive, self._clock = application, alive, time.monotonic
         self._gateways = ServePages(application, ANSWER_WITHIN_S)
         self._watch = Watch()
         self._actors: dict[str, NamedActor] = {}
@@ -70,9 +72,14 @@ class PartWatch:
 
     async def _actor(self, name: str) -> None:
         with suppress(CallError):
-            actor = self._actors.setdefault(name, NamedActor(name))
+            actor = self._actors.setdefault(name, self._named(name))
             await actor.call(names.READY, timeout_s=ANSWER_WITHIN_S)
             self._answered(name)
+
+    def _named(self, part: str) -> NamedActor:
+        if "#" not in part:
+            return NamedActor(part)
+        return NamedActor(f"{REPLICA}{self._application}#{part}", SERVE_NAMESPACE)
 
     async def _all_gateways(self) -> None:
         with suppress(SourceDownError):

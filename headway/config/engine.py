@@ -139,7 +139,7 @@ class EngineSettings(Settings):
     ready_within_s: PositiveFloat = Field(default=300.0, le=1e5)
     """Seconds after which `headway up` gives up on replicas that do not serve, and `status --check` fails
     while nothing is planned. A large model takes minutes, and so does a node that has to be rented first."""
-    silent_after_s: float = Field(default=7.0, ge=3.0, le=1e5)
+    silent_after_s: float = Field(default=6.0, ge=3.0, le=1e5)
     """Seconds without progress on any request after which an engine is named (`status`) and gets nothing new
     while others are there. More, where one prompt takes longer by itself."""
     restart_silent_after_s: float | None = Field(default=None, ge=10.0, le=1e5)

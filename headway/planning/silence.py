@@ -11,7 +11,7 @@ from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-SILENT_S = 7.0
+SILENT_S = 6.0
 """Many iterations of an engine, and many answers of an actor; so that a silence is known within 10 s."""
 
 

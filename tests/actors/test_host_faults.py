@@ -113,7 +113,7 @@ def test_what_ended_in_an_orderly_way_or_is_not_ours_is_none() -> None:
     )
 
 
-def test_the_parts_that_have_to_answer_are_actors_and_the_gateways_of_the_application() -> None:
+def test_the_parts_that_have_to_answer_are_actors_gateways_and_who_keeps_them() -> None:
     named = {
         "Planner": "ALIVE",
         "Predictor": "RESTARTING",
@@ -121,7 +121,8 @@ def test_the_parts_that_have_to_answer_are_actors_and_the_gateways_of_the_applic
         "SERVE_REPLICA::headway#Gateway#g1": "ALIVE",
         "SERVE_REPLICA::other#Gateway#g2": "ALIVE",
         "SERVE_REPLICA::headway#Decode#d1": "ALIVE",
+        "SERVE_REPLICA::headway#ControlPlane#c1": "ALIVE",
         "SERVE_CONTROLLER_ACTOR": "ALIVE",
     }
     rows = [{"Name": name, "State": state} for name, state in named.items()]
-    assert parts(rows, "headway") == {"Planner", "Router:m", "Gateway#g1"}
+    assert parts(rows, "headway") == {"Planner", "Router:m", "Gateway#g1", "ControlPlane#c1"}
