@@ -67,26 +67,29 @@ class Silences:
     def look(self) -> None:
         """See what has come since the last look."""
         now_s = self._clock()
-        busy = {f"{name}#{member.replica}": (role, pool, member) for name, role, pool, member in self._busy()}
+        busy = {part: (role, member) for part, role, member in self._busy()}
         self._watch.begin(now_s)
         self._watch.keep(busy)
         self._heard = {part: heard for part, heard in self._heard.items() if part in busy}
-        for part, (role, _, member) in busy.items():
+        for part, (role, member) in busy.items():
             self._see(now_s, part, role, member)
-        for silence in self._watch.silent(now_s):
-            _, pool, member = busy[silence.part]
-            pool.suspect(member.replica, now_s, SUSPECT_S)
+        silent = {silence.part for silence in self._watch.silent(now_s)}
+        for name, (_, pool) in self._pools.items():
+            hanging = [member.replica for member in pool.members if f"{name}#{member.replica}" in silent]
+            # Where all are, what is new may as well wait there.
+            for replica in hanging if len(hanging) < len(pool) else ():
+                pool.suspect(replica, now_s, SUSPECT_S)
 
     def now(self) -> Sequence[Silence]:
         """The silent replicas as DEPLOYMENT#REPLICA, since how many seconds, and our requests there."""
         now_s = self._clock()
         return [each._replace(since_s=now_s - each.since_s) for each in self._watch.silent(now_s)]
 
-    def _busy(self) -> Iterator[tuple[str, Role, Membership, Member]]:
+    def _busy(self) -> Iterator[tuple[str, Role, Member]]:
         for name, (role, pool) in self._pools.items():
             for member in pool.members:
                 if member.requests:
-                    yield name, role, pool, member
+                    yield f"{name}#{member.replica}", role, member
 
     def _see(self, now_s: float, part: str, role: Role, member: Member) -> None:
         received, known = self._received(role, member.replica), self._heard.get(part)

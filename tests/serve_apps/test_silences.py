@@ -97,3 +97,11 @@ async def test_busy_replicas_are_not_asked_and_idle_ones_are_not_looked_at(fleet
     fleet.pool.done("a", "1"), fleet.pool.done("a", "2")
     assert await fleet.look(20) == []
     assert fleet.replicas["a"].asked == 0
+
+
+async def test_where_all_hang_none_is_left_out(fleet: Fleet) -> None:
+    fleet.pool.sent("b", "3")
+    for replica in fleet.replicas.values():
+        replica.progress = None
+    assert len(await fleet.look(10)) == 2
+    assert not any(member.suspect_until_s > fleet.now_s for member in fleet.pool.members)
