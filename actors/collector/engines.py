@@ -132,7 +132,7 @@ class Discovery:
 
     async def engines(self) -> Mapping[str, Role]:
         """The address of each engine's metrics."""
-        if self._clock() - self._looked_s >= REFRESH_S:
+        if not 0.0 <= self._clock() - self._looked_s < REFRESH_S:
             await self._look()
             self._looked_s = self._clock()
         given = [(role, each.addresses) for role, each in self._engines.items()]

@@ -8,7 +8,8 @@
 
 Tolerance: a scrape interval, within a twentieth and a quarter of the interval. The state can be stored and
 taken up again, so that an interval in which the collector itself was restarted is still measured; its reads
-are then as far apart as the restart made them.
+are then as far apart as the restart made them. A clock that is set back by more than SET_BACK_S begins all
+anew: nothing that was read later than now can be told from what is still to come.
 """
 
 from collections.abc import Collection, Mapping
@@ -46,6 +47,7 @@ from headway.planning.silence import Watch
 
 GONE_S = 300.0
 """A counter without any series is not read, for as long; after that it is gone."""
+SET_BACK_S = 1.0
 FORGOTTEN_S = 3600.0
 """A series that was away for longer is a new one."""
 
@@ -108,6 +110,9 @@ class Tracker:
         """
         standing = {s: value for s, value in unread.items() if self._series.is_gauge(s.name)}
         good = {**standing, **_last_good(self._samples, samples)}
+        if self.newest_s is not None and at_s < self.newest_s - SET_BACK_S:
+            self._ring, self._broken, self._refused = Ring(), {}, {}
+            self._readings, self._watch = EngineReadings(), Watch()
         refused, newest = self._series.refused(samples), self._ring.newest
         # What is not known of requests in flight is their change; a counter goes on from where it was.
         broken = {each.quantity for each in refused if not each.gauge}

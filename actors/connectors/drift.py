@@ -106,7 +106,7 @@ class Drift:
             if role in targets
             and targets[role] != edit.found
             and (rules.yields or self.rounds.get(role, 0) >= FIGHT)
-            and now_s < edit.seen_s + rules.yield_s
+            and abs(now_s - edit.seen_s) < rules.yield_s
         }
 
     def written(self, targets: Mapping[Role, int], now_s: float) -> "Drift":

@@ -167,7 +167,9 @@ class Tick:
     async def _collect(self, interval_s: float) -> Measured:
         """What was measured since the end of the last record's interval, however long that is."""
         last, since_s, elapsed_s = self._context.log.last, None, interval_s
-        if last is not None and 0.0 < self._time.due_s - last.due_at <= LONGEST * interval_s:
+        now_s, limit_s = self._context.clock(), LONGEST * interval_s
+        # A clock that was set is ahead of what is due, or behind the last record.
+        if last is not None and 0.0 < self._time.due_s - last.due_at and 0.0 < now_s - last.due_at <= limit_s:
             # By the source's own times, which may lag.
             since_s, elapsed_s = last.interval.end_s, self._time.due_s - last.due_at
         try:

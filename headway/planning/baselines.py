@@ -160,7 +160,9 @@ class WishHistory:
     def observe(self, wish: Wish, window_s: float) -> "WishHistory":
         """With one more wish; the very first one joins the count that is being held."""
         since = wish.at_s - window_s
-        recent = [past for past in self.wishes if past.at_s > since]
+        # A clock that was set back: no wish is of later than now.
+        known = [replace(past, at_s=min(past.at_s, wish.at_s)) for past in self.wishes]
+        recent = [past for past in known if past.at_s > since]
         earlier = recent if self.wishes else [Wish(at_s=wish.at_s, replicas=self.target)]
         standing = [past for past in earlier if past.replicas > wish.replicas]
         above_since_s = wish.at_s if self.above_since_s is None else self.above_since_s

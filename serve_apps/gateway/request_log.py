@@ -10,6 +10,7 @@ from actors.collector.request_list import ARRIVAL, LOST, ROW, UNKNOWN, RequestLi
 from serve_apps.gateway.slo_targets import SloTargets
 
 MOST_ROWS = 200_000
+SET_BACK_S = 1.0
 PLAIN = SloTargets()
 
 Took = tuple[float, float, float]
@@ -54,7 +55,11 @@ class RequestLog:
             oldest = self._written % len(self._rows)
             older, newer = self._rows[oldest:], self._rows[:oldest]
             whole_since_s = float(older["at_s"][0])
-        rows = np.concatenate([part[part["at_s"] > now_s - seconds] for part in (older, newer)])
+        rows = np.concatenate([older, newer])
+        rows = rows[rows["at_s"] > now_s - seconds]
+        # Written before the clock was set back, they would come again when it is as late once more.
+        if len(back := np.flatnonzero(np.diff(rows["at_s"]) < -SET_BACK_S)):
+            rows = rows[back[-1] + 1 :]
         return RequestList(now_s, whole_since_s, rows, self._began_s)
 
     def _write(self, row: tuple[int | float, ...]) -> None:

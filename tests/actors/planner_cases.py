@@ -28,9 +28,13 @@ INTERVAL_S = 10.0
 NEVER = math.inf
 
 
+AHEAD_S = 0.0
+"""By which the clock has been set, since the loop began."""
+
+
 def clock() -> float:
     """Unix seconds of the virtual loop."""
-    return EPOCH + asyncio.get_running_loop().time()
+    return EPOCH + asyncio.get_running_loop().time() + AHEAD_S
 
 
 async def inline(work: Callable[[], Decision]) -> Decision:

@@ -312,6 +312,20 @@ async def test_every_address_of_a_name_is_an_engine_and_a_failing_look_up_change
         clock.now_s += 10.0
 
 
+async def test_a_clock_that_was_set_back_does_not_keep_names_from_being_looked_up():
+    clock, asked = Clock(10_000.0), []
+
+    async def names(_: EngineAddresses, timeout_s: float) -> Sequence[str]:
+        asked.append(clock.now_s)
+        return []
+
+    engines = {Role.DECODE: EngineAddresses(dns="vllm:8000")}
+    found = Discovery(engines, names, timeout_s=1.0, clock=clock, names=names)
+    for clock.now_s in (10_000.0, 6_400.0, 6_401.0):
+        await found.engines()
+    assert asked == [10_000.0, 6_400.0]
+
+
 async def test_names_are_resolved():
     assert "127.0.0.1:80" in await resolved(EngineAddresses(dns="localhost:80"), PATIENCE_S)
     with pytest.raises(DiscoveryError, match=r"no\.such\.name\.invalid:80"):

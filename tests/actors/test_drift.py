@@ -115,6 +115,14 @@ def test_yielding_leaves_the_count_until_nobody_has_changed_it_for_a_while() -> 
     assert case.cluster.counts == {Role.PREFILL: 7, Role.DECODE: 9}
 
 
+def test_a_clock_that_was_set_back_makes_no_yielding_longer() -> None:
+    case = Case(foreign_edits="yield")
+    case.after(7200).set(6, 8)
+    case.cluster.counts[Role.DECODE] = 3
+    assert case.set(7, 9).status == "yielded"
+    assert case.after(-3600).set(7, 9).status == "sent"
+
+
 def test_an_operator_resumes_and_agreement_ends_an_edit() -> None:
     case = Case(foreign_edits="yield")
     case.set(6, 8)

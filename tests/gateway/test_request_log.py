@@ -84,6 +84,18 @@ def test_a_completion_with_its_times_and_what_was_promised():
     assert (row["slo_ttft_s"], row["slo_class"]) == (0.5, 2)
 
 
+def test_what_was_written_before_the_clock_was_set_back_does_not_come_again():
+    clock = Clock(10_000.0)
+    log = RequestLog(clock)
+    log.arrived(1)
+    clock.now_s -= 0.3
+    log.arrived(2)
+    assert log.recent(60.0).rows["input_tokens"].tolist() == [1, 2]
+    clock.now_s -= 3600.0
+    log.arrived(3)
+    assert log.recent(60.0).rows["input_tokens"].tolist() == [3]
+
+
 def rows(running) -> list[tuple[int, int]]:
     asked_s = time.time()
     status, headers, body = call(running, "GET", "/metrics/requests")

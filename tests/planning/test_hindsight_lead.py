@@ -107,6 +107,12 @@ def test_what_comes_after_all_says_nothing_of_the_lead():
     assert (starts.missing(1830.0), starts.lead_s(1830.0, GUESS_S)) == (None, 45.0)
 
 
+def test_after_a_clock_was_set_back_an_order_is_overdue_as_soon():
+    starts = used_to_45_s().order(60.0, pool(2), 6)
+    starts = follow(starts, range(-120, -110), pool(2, starting=4))
+    assert starts.missing(-111 * 30.0).replicas == 4
+
+
 def slow_starts(starts, count, takes_ticks):
     """Orders of one replica after another, each of which takes so many intervals."""
     tick, ready = 100, starts.ready

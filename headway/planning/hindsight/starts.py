@@ -87,14 +87,14 @@ class ReplicaStarts:
     def observe(self, now_s: float, interval_s: float, pool: PoolState, guess_s: float) -> "ReplicaStarts":
         """With what has become ready since the last decision."""
         came = 0 if self.ready is None else max(0, pool.ready - self.ready)
-        orders, fulfilled, rest = _fulfilled(self.orders, came)
+        orders, fulfilled, rest = _fulfilled(_until(now_s, self.orders), came)
         ages = [max(0.0, now_s - interval_s / 2.0 - order.at_s) for order in fulfilled]
         timely = [age_s for age_s in ages if age_s <= self.patience_s]
         learnt = replace(
             self, seen_s=(*self.seen_s, *timely)[-RECENT:], assumed_s=self._assumed_s(ages, timely)
         )
         patience_s = learnt._patience_s(interval_s, guess_s)
-        lost, _, _ = _fulfilled(self.lost, rest)
+        lost, _, _ = _fulfilled(_until(now_s, self.lost), rest)
         outstanding = max(pool.starting, pool.desired - pool.ready)
         if pool.starting == 0:
             # Whatever was still ordered has failed or was taken back by somebody else.
@@ -170,6 +170,11 @@ class ReplicaStarts:
 
 def _count(orders: Sequence[StartOrder]) -> int:
     return sum(order.replicas for order in orders)
+
+
+def _until(now_s: float, orders: Orders) -> Orders:
+    """The orders on a clock that may have been set back: none is of later than now."""
+    return tuple(replace(order, at_s=min(order.at_s, now_s)) for order in orders)
 
 
 def _older(orders: Sequence[StartOrder], at_s: float) -> list[StartOrder]:

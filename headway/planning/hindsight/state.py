@@ -44,11 +44,12 @@ class ReleaseDelay:
             return ReleaseDelay(target=replicas, raised_s=now_s)
         if enough >= self.target:
             return ReleaseDelay(target=self.target, raised_s=self.raised_s)
-        lower = (*self.lower, enough)[-CONFIRM:]
-        due = len(lower) == CONFIRM and now_s - self.raised_s >= hold_s
+        # A clock that was set back: the raise is no later than now.
+        lower, raised_s = (*self.lower, enough)[-CONFIRM:], min(self.raised_s, now_s)
+        due = len(lower) == CONFIRM and now_s - raised_s >= hold_s
         if due and self.target - max(lower) >= ceil(SMALLEST * self.target):
-            return ReleaseDelay(target=max(lower), raised_s=self.raised_s)
-        return ReleaseDelay(target=self.target, lower=lower, raised_s=self.raised_s)
+            return ReleaseDelay(target=max(lower), raised_s=raised_s)
+        return ReleaseDelay(target=self.target, lower=lower, raised_s=raised_s)
 
 
 CLASSES, MOST_OUTPUTS = 21, 256
