@@ -40,7 +40,7 @@ from actors.performance_model import (
     performance_model,
 )
 from actors.store import InternalKvStore, Store
-from actors.stored import Kind, put, read
+from actors.stored import Kind, keep, put, read
 from headway.config import ConfigError, HeadwayConfig
 from headway.engine.nearest import Told
 from headway.engine.observed_latency import LatencyReport
@@ -125,13 +125,13 @@ class PerformanceLearning:
         ratios = _ratios(self.model.calibration, observation, self.model.profile)
         if ratios != self.model.calibration:
             document = {phase.value: asdict(ratio) for phase, ratio in ratios.items()}
-            _put(self._store, CALIBRATION, self.model.profiles_version, ratios=document)
+            _keep(self._store, CALIBRATION, self.model.profiles_version, ratios=document)
             self.model = self._model(ratios)
 
     def correct(self, corrections: Mapping[str, float]) -> None:
         """Keep the factors that a router has learnt."""
         if (factors := _factors(corrections)) != self._corrections:
-            _put(self._store, CORRECTIONS, self._measured, factors=factors)
+            _keep(self._store, CORRECTIONS, self._measured, factors=factors)
             self._corrections = factors
             self.model = self._model(self.model.calibration)
 
@@ -174,7 +174,7 @@ class _Refining:
         self._learnt = learnt
         if learnt.limits.known == known.known:
             return False
-        _put(self._store, REFINEMENT, self._version, **learnt.document())
+        _keep(self._store, REFINEMENT, self._version, **learnt.document())
         self._served, self.profile = learnt, refined(self._base, learnt)
         return True
 
@@ -186,7 +186,7 @@ class _Refining:
         self._learnt = learnt
         changed = moved(self._base, self._served, learnt)
         if changed or now_s - self._stored_s >= STORE_S:
-            _put(self._store, REFINEMENT, self._version, **learnt.document())
+            _keep(self._store, REFINEMENT, self._version, **learnt.document())
             self._stored_s = now_s
         if not changed:
             return False
@@ -226,8 +226,8 @@ def _with_measured(ratio: LatencyRatio, correction: Correction, at_s: float) -> 
     )
 
 
-def _put(store: Store, key: str, profile: int, **learnt: object) -> None:
-    put(store, KIND, key, {"profile": profile, **learnt})
+def _keep(store: Store, key: str, profile: int, **learnt: object) -> None:
+    keep(store, KIND, key, {"profile": profile, **learnt})
 
 
 def _restored(store: Store, key: str, profile: int, decode: Callable[[Any], T], otherwise: T) -> T:

@@ -71,6 +71,15 @@ def put(store: Store, kind: Kind, key: str, value: object) -> None:
     store.put(key, sealed(kind, key, value))
 
 
+def keep(store: Store, kind: Kind, key: str, value: object) -> None:
+    """Store what counts in memory too. A store that takes nothing is logged: only a restart will miss it."""
+    data = sealed(kind, key, value)
+    try:
+        store.put(key, data)
+    except Exception as error:  # noqa: BLE001 - Ray's client raises what its transport raises
+        logger.warning("%s is not stored, a restart would not know it: %s", key, error)
+
+
 def read(store: Store, kind: Kind, key: str, use: Callable[[Any], T], *, own: bool = True) -> T | None:
     """What `use` makes of the document; None where there is none, or none that can be read and used.
 

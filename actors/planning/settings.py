@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.store import Store
-from actors.stored import Kind, put, read
+from actors.stored import Kind, keep, put, read
 from headway.config import ConfigError, HeadwayConfig, SloSettings, load_config
 from headway.workload import whole_file
 
@@ -74,7 +74,7 @@ class RuntimeSettings:
         self.config = config
         self.version = 0
         self._restore()
-        self._save(self.config, self._changes, self._authors)
+        self._save(self.config, self._changes, self._authors, write=keep)
 
     @property
     def authors(self) -> Mapping[str, Author]:
@@ -119,7 +119,14 @@ class RuntimeSettings:
         self._save(self.config, self._changes, self._authors)
         self.version += 1
 
-    def _save(self, config: HeadwayConfig, changes: Mapping[str, Any], authors: Mapping[str, Author]) -> None:
+    def _save(
+        self,
+        config: HeadwayConfig,
+        changes: Mapping[str, Any],
+        authors: Mapping[str, Author],
+        *,
+        write: Callable[[Store, Kind, str, object], None] = put,
+    ) -> None:
         stored = {
             "slo": config.slo.model_dump(),
             "fleet": fleet_of(config),
@@ -132,7 +139,7 @@ class RuntimeSettings:
                 for key, value in changes.items()
             },
         }
-        put(self._store, KIND, KEY, stored)
+        write(self._store, KIND, KEY, stored)
         if (path := _named_file(self._store)) is not None:
             try:
                 with whole_file(path) as file:

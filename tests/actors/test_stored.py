@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, isnan, nan
 from pathlib import Path
 
@@ -38,7 +38,7 @@ from tests.clocks import Clock
 from tests.engines.virtual_loop import run as in_virtual_time
 from tests.exporter import MODEL
 from tests.planning.planning_cases import OBSERVED, PROFILE
-from tests.stores import MemoryStore
+from tests.stores import FailingStore, MemoryStore
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,30 @@ def test_a_store_that_takes_nothing_ends_nobody():
     store = ReadOnly()
     store._values["a"] = b"nonsense"
     assert read(store, KIND, "a", lambda value: value) is None
+
+
+def copied(stored: "Stored") -> FailingStore:
+    store = FailingStore()
+    store._values = dict(stored.store._values)
+    return store
+
+
+def test_with_a_store_that_takes_nothing_every_actor_starts_and_learns(stored, caplog):
+    store = copied(stored)
+    store.fault = OSError("No space left on device")
+    for key in store.keys(""):
+        if key != LEDGER:
+            stored.start(store, key)
+    learner = stored.interpolator(store)
+    before = learner.model()
+    learner.calibrate(replace(OBSERVED, now_s=OBSERVED.now_s + 10.0))
+    assert learner.model() != before
+    assert f"{CALIBRATION} is not stored, a restart would not know it: No space left" in caplog.text
+    # What others act on is promised only where it is kept.
+    with pytest.raises(OSError, match="No space left"):
+        stored.start(store, LEDGER)
+    with pytest.raises(OSError, match="No space left"):
+        RuntimeSettings(stored.config, store).update({"slo.ttft_ms": 250})
 
 
 def test_plain_json_of_before_is_read():
