@@ -53,9 +53,9 @@ from headway.words import plural
 SKEW_S = 10.0
 """A clock that differs by more is named."""
 COUNTED_S = 2.0
+"""Between two counts of the engines, which the planner asks for more often."""
 GPU_SERIES, GPU_LABEL = "DCGM_FI_DEV_GPU_UTIL", "modelName"
 """What NVIDIA's exporter says of each GPU."""
-"""Between two counts of the engines, which the planner asks for more often."""
 MOST_NAMED = 3
 
 

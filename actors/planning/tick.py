@@ -169,7 +169,7 @@ class Tick:
         last, since_s, elapsed_s = self._context.log.last, None, interval_s
         now_s, limit_s = self._context.clock(), LONGEST * interval_s
         # A clock that was set is ahead of what is due, or behind the last record.
-        if last is not None and 0.0 < self._time.due_s - last.due_at and 0.0 < now_s - last.due_at <= limit_s:
+        if last is not None and last.due_at < min(self._time.due_s, now_s) and now_s - last.due_at <= limit_s:
             # By the source's own times, which may lag.
             since_s, elapsed_s = last.interval.end_s, self._time.due_s - last.due_at
         try:

@@ -138,7 +138,10 @@ def test_after_a_clock_was_set_back_replicas_go_as_soon_as_after_any_other_hour(
     async def story():
         def load():
             each = 20.0 if asyncio.get_running_loop().time() < 230.0 else 1.0
-            pools = {role: PoolLoad(running=each, waiting=0.0, kv_usage=0.1) for role in (Role.PREFILL, Role.DECODE)}
+            pools = {
+                role: PoolLoad(running=each, waiting=0.0, kv_usage=0.1)
+                for role in (Role.PREFILL, Role.DECODE)
+            }
             return busy(100.0 * each, load=pools)
 
         changes = {"threshold__interval_s": INTERVAL_S, "threshold__downscale_delay_s": 120.0}

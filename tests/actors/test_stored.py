@@ -108,7 +108,7 @@ def test_a_store_that_takes_nothing_ends_nobody():
     assert read(store, KIND, "a", lambda value: value) is None
 
 
-def copied(stored: "Stored") -> FailingStore:
+def copied(stored: Stored) -> FailingStore:
     store = FailingStore()
     store._values = dict(stored.store._values)
     return store
@@ -263,4 +263,4 @@ def test_whatever_the_store_holds_all_actors_start_and_no_id_comes_back(stored):
 
 @pytest.mark.slow
 def test_the_same_many_times(stored):
-    fuzz(stored, times=5_000, seed=2)
+    fuzz(stored, times=100_000, seed=2)
