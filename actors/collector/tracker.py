@@ -79,7 +79,7 @@ class Tracker:
         self._broken: dict[Quantity, float] = {}
         self._refused: dict[Quantity, tuple[float, str]] = {}
         self._doubts: dict[Quantity, str] = {}
-        self._ring = Ring()
+        self._ring, self._set_back = Ring(), ""
         self._totals = EngineTotalsReader(series.preset, series.model)
         self._readings = EngineReadings()
         self._watch = Watch()
@@ -111,6 +111,7 @@ class Tracker:
         standing = {s: value for s, value in unread.items() if self._series.is_gauge(s.name)}
         good = {**standing, **_last_good(self._samples, samples)}
         if self.newest_s is not None and at_s < self.newest_s - SET_BACK_S:
+            self._set_back = "the clock was set back: "
             self._ring, self._broken, self._refused = Ring(), {}, {}
             self._readings, self._watch = EngineReadings(), Watch()
         refused, newest = self._series.refused(samples), self._ring.newest
@@ -263,7 +264,8 @@ class Tracker:
             return self._measured(start, end, doubts)
         oldest = self._ring.oldest
         if oldest is None or oldest.at_s >= start_s:
-            return unmeasured(start_s, end_s, HealthStatus.STARTING, "no whole interval has been read yet")
+            detail = f"{self._set_back}no whole interval has been read yet"
+            return unmeasured(start_s, end_s, HealthStatus.STARTING, detail)
         if LEAST_STRETCH <= (end.at_s - start.at_s) / interval_s <= MOST_STRETCH:
             return _scaled(self._measured(start, end, doubts), start_s, end_s)
         detail = f"no read within {abs(start.at_s - start_s):.1f} s of the interval's start"

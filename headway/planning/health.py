@@ -76,7 +76,7 @@ def health(status: StatusDocument, now_s: float) -> Health:
         return Health("stuck", f"Stuck: no decision for {duration(round(stuck_s))} ({limit}): {why}")
     if status.planner.state == "waiting":
         return Health("waiting", f"Waiting: {reason or 'no decision yet'}")
-    if status.planner.state == "running" and status.planner.ticks == 0 and status.last_decision is None:
+    if status.planner.state == "running" and status.planner.ticks == 0 and status.measured is None:
         return Health("waiting", f"Waiting for the first interval; {_fleet(status)}")
     if status.planner.state == "stopped":
         return Health("stopped", f"Stopped: {reason or 'the planner makes no decisions'}")
@@ -319,7 +319,7 @@ def _blind(status: StatusDocument, now_s: float) -> str:
     if data.plannable:
         return ""
     seen_s = status.seen_at.get("metrics")
-    lasts = "" if seen_s is None else f" for {duration(round(now_s - seen_s))}"
+    lasts = "" if seen_s is None or seen_s > now_s else f" for {duration(round(now_s - seen_s))}"
     return f"no metrics{lasts} ({data.detail or data.status})"
 
 

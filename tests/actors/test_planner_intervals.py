@@ -125,6 +125,7 @@ def test_a_clock_that_is_set_costs_one_interval(policy, by_s, monkeypatch):
     assert planner["failed_ticks"] == 0
     assert health[:7] == ["ok"] * 7
     assert "ok" not in health[7:8]
+    assert records[7].measured.health.detail.startswith("the clock was set back: ") == (by_s < 0.0)
     assert health[-5:] == ["ok"] * 5
     for record in [*records[:7], *records[-5:]]:
         shift_s = EPOCH + (by_s if record in records[-5:] else 0.0)

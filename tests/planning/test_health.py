@@ -284,11 +284,13 @@ def test_what_stands_in_the_way_is_said(changes: dict[str, Any], named: str) -> 
 def test_before_it_plans_and_without_requests() -> None:
     waiting = status(planner={"state": "waiting", "reason": "no replica is ready"})
     assert health(waiting, NOW_S) == ("waiting", "Waiting: no replica is ready")
-    begun = status(attainment={}, measured=None, last_decision=None, planner={"state": "running", "ticks": 0})
-    assert health(begun, NOW_S) == (
-        "waiting",
-        "Waiting for the first interval; 1 prefill, 3 decode ready",
-    )
+    # A planner that is back after a crash has its last decision, and has measured nothing.
+    for last in ({}, {"last_decision": None}):
+        begun = status(attainment={}, measured=None, planner={"state": "running", "ticks": 0}, **last)
+        assert health(begun, NOW_S) == (
+            "waiting",
+            "Waiting for the first interval; 1 prefill, 3 decode ready",
+        )
     idle = health(status(attainment={}, planner={"state": "running", "dry_run": True}), NOW_S)
     assert idle == (
         "idle",
