@@ -201,7 +201,9 @@ class PrometheusSource:
         self._warning = ""
         try:
             async with asyncio.timeout(self._timeout_s):
-                asked = promql.coverage(self._watched, end_s - start_s, self._fresh_s)
+                # What samples are late by is not known yet, and the first interval begins earlier by that.
+                first_s = 0.0 if self._lag.seconds else self._fresh_s
+                asked = promql.coverage(self._watched, end_s - start_s + first_s, self._fresh_s)
                 coverage = coverage_of(await self._points(asked, end_s), self._watched.model_label)
                 coverage = replace(coverage, ahead=await self._ahead(end_s))
                 # The machine's clock: what comes after an interval of the past is not ahead.

@@ -213,6 +213,11 @@ CASES = [
         ways=("prometheus",),
     ),
     Case(
+        "a Prometheus that has just begun",
+        [Target(engine(rate=0.3), from_s=58.0)],
+        ways=("prometheus",),
+    ),
+    Case(
         "samples 45 s late",
         [Target(each) for each in fleet(2)],
         replicas=2,
