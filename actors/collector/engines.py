@@ -289,21 +289,21 @@ class EngineFleet:
         texts = await asyncio.gather(*map(self._http.get, addresses))
         samples = [sample for text in texts for sample in parse(text)]
         alive = [dict(each.labels) for each in samples if each.name == self._series.alive.name]
-        told = Told(await self._models(addresses[:1]), values_of(self._series, alive))
+        told = Told(await self._models(addresses[:SHOWN]), values_of(self._series, alive))
         return inventory(self._series, shown_of(self._series, samples))._replace(told=told)
 
     async def _models(self, addresses: Sequence[str]) -> tuple[str, ...]:
-        """The names by which engines know what they serve, the path of the weights first."""
-        found: list[str] = []
-        with suppress(SourceDownError, ValueError):
-            for address in addresses:
+        """What the first that lists its models calls them, the path of the weights first."""
+        for address in addresses:
+            with suppress(SourceDownError, ValueError):
                 listed = json.loads(
                     await self._http.get(str(URL(address).with_path("/v1/models").with_query(None)))
                 )
                 items = mapping(listed).get("data")
                 every = [mapping(each) for each in items] if isinstance(items, list) else []
-                found += [str(each[key]) for key in ("root", "id") for each in every if each.get(key)]
-        return tuple(found)
+                if found := [str(each[key]) for key in ("root", "id") for each in every if each.get(key)]:
+                    return tuple(found)
+        return ()
 
     def engines(self) -> Mapping[Role, int]:
         """Engines of the model as of the last read; those that are unread count as they did."""

@@ -22,6 +22,7 @@ from actors.planning.log import DecisionLog, PlannerMemory
 from actors.planning.settings import RuntimeSettings
 from actors.store import InOrder
 from headway.config import HeadwayConfig
+from headway.engine.nearest import Told
 from headway.engine.observed_metrics import EngineReading
 from headway.engine.refinement import URGENT
 from headway.planning import (
@@ -50,6 +51,8 @@ SURFACES_UNTIL = 0.5
 """Share of the deadline for which the surfaces are waited for."""
 
 RETRY_S = 0.3
+TELL = 3
+"""Times that engines are asked what they serve, where they did not say: one may not have answered in time."""
 LONGEST_CALL_S = 60.0
 
 Compute = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -66,6 +69,7 @@ class ControlActors:
         needed = (names.METRIC_COLLECTOR, names.INTERPOLATOR)
         self._actors = {name: NamedActor(name) for name in (*needed, names.PREDICTOR)}
         self._health = {name: ComponentHealth(ok=False, detail="not asked yet") for name in needed}
+        self._to_tell = TELL
 
     async def ready(self) -> str:
         """Empty when all of them are ready, else one line: the first that is not, and why.
@@ -77,9 +81,15 @@ class ControlActors:
             if not ok:
                 self._health[name] = ComponentHealth(ok=False, detail=reason)
                 return f"{name}: {reason}"
-        if any(told := await self._call(names.METRIC_COLLECTOR, "told")):
-            await self._call(names.INTERPOLATOR, "tell", told)
+        await self._tell()
         return ""
+
+    async def _tell(self) -> None:
+        """Have the Interpolator know what engines say of themselves."""
+        told: Told = await self._call(names.METRIC_COLLECTOR, "told")
+        self._to_tell = 0 if told.models else self._to_tell - 1
+        if any(told):
+            await self._call(names.INTERPOLATOR, "tell", told)
 
     async def collect(
         self, interval_s: float, since_s: float | None, counts: Mapping[Role, PoolCounts]
@@ -110,6 +120,8 @@ class ControlActors:
 
         `engines` are what engines that others run show of themselves: it corrects the surfaces.
         """
+        if self._to_tell > 0:
+            await self._tell()
         # Single requests do not travel: the means are enough.
         known = replace(observation, traffic=None)
         await self._call(names.INTERPOLATOR, "calibrate", known, engines, length_spread(observation))

@@ -35,6 +35,8 @@ class Engine:
     model: str = "tiny"
     status: int = 200
     hangs: bool = False
+    root: str = ""
+    """The path of the weights, for one that lists its models."""
     runner: web.AppRunner | None = None
 
     def __post_init__(self) -> None:
@@ -80,9 +82,14 @@ class Engine:
             await asyncio.sleep(0.05)
         return web.Response(status=self.status, text=self.text())
 
+    async def models(self, _: web.Request) -> web.StreamResponse:
+        return web.json_response({"data": [{"id": self.model, "root": self.root}]})
+
     async def start(self) -> None:
         app = web.Application()
         app.router.add_get("/metrics", self.show)
+        if self.root:
+            app.router.add_get("/v1/models", self.models)
         self.runner = web.AppRunner(app, shutdown_timeout=0.01)
         await self.runner.setup()
         await web.TCPSite(self.runner, "127.0.0.1", self.port, reuse_address=True).start()
@@ -123,6 +130,7 @@ def collector_of(
         {
             "model": "tiny",
             "pools": {role: {} for role in by_role},
+            "engine": {"kind": "external", "profile": None},
             "metrics": {
                 "source": "engines",
                 "preset": "vllm",
@@ -290,6 +298,12 @@ async def test_prefill_and_decode_engines_count_a_request_once():
         assert (found.ttft_s.count, found.itl_s.count) == (40.0, 36.0 * 19)
         assert found.load[Role.PREFILL].waiting == 4.0
         assert found.load[Role.DECODE].running == 4.0
+
+
+async def test_one_engine_that_lists_its_models_says_what_all_serve():
+    mixed = [Engine(), Engine(), Engine(root="/models/Llama-3.1-8B")]
+    async with fleet(mixed=mixed) as (_, collector, _):
+        assert (await collector.told()).models == ("/models/Llama-3.1-8B", "tiny")
 
 
 async def test_every_address_of_a_name_is_an_engine_and_a_failing_look_up_changes_nothing():
