@@ -50,6 +50,7 @@ from headway.engine.nearest import Told
 from headway.planning import Role
 from headway.words import plural
 
+NOT_SCRAPING = "Prometheus was not scraping when the interval began"
 SKEW_S = 10.0
 """A clock that differs by more is named."""
 COUNTED_S = 2.0
@@ -119,8 +120,7 @@ def coverage_health(
     if late := _late(end_s - coverage.newest, fresh_s):
         return Health(status=HealthStatus.STALE, detail=f"{sought} {late}")
     if isnan(coverage.scraping) or coverage.scraping < 1:
-        detail = "Prometheus was not scraping when the interval began"
-        return Health(status=HealthStatus.STARTING, detail=detail)
+        return Health(status=HealthStatus.STARTING, detail=NOT_SCRAPING)
     if coverage.resumed > 0:
         detail = "samples are missing around the interval's start: what was counted may belong before it"
         return Health(status=HealthStatus.STARTING, detail=detail)
@@ -201,9 +201,7 @@ class PrometheusSource:
         self._warning = ""
         try:
             async with asyncio.timeout(self._timeout_s):
-                # What samples are late by is not known yet, and the first interval begins earlier by that.
-                first_s = 0.0 if self._lag.seconds else self._fresh_s
-                asked = promql.coverage(self._watched, end_s - start_s + first_s, self._fresh_s)
+                asked = promql.coverage(self._watched, end_s - start_s, self._fresh_s)
                 coverage = coverage_of(await self._points(asked, end_s), self._watched.model_label)
                 coverage = replace(coverage, ahead=await self._ahead(end_s))
                 # The machine's clock: what comes after an interval of the past is not ahead.
@@ -222,7 +220,10 @@ class PrometheusSource:
         doubts = {Quantity.REQUESTS: doubt} if doubt else {}
         until_s = self._lag.known_until_s(raw, end_s, self._fresh_s)
         if since_s is None:
-            start_s = until_s - length_s
+            covered_s, start_s = start_s, until_s - length_s
+            # By what samples are late, which was not known yet, the first interval begins earlier.
+            if start_s < min((each.samples[0][0] for each in raw if each.samples), default=inf) <= covered_s:
+                return unmeasured(*span_s, HealthStatus.STARTING, NOT_SCRAPING)
         if until_s <= start_s:
             late = f"samples come {self._lag.seconds:g} s late, later than before"
             return unmeasured(start_s, start_s, HealthStatus.STARTING, late)
