@@ -19,6 +19,7 @@ from math import ceil, isnan
 from types import MappingProxyType
 from typing import Any
 
+from actors.collector.assembling import assemble
 from actors.collector.engine_totals import EngineTotalsReader
 from actors.collector.exposition import INSTANCE, Samples, SeriesId, can_be
 from actors.collector.increase import (
@@ -37,7 +38,6 @@ from actors.collector.interval import (
     HealthStatus,
     Measured,
     Quantity,
-    assemble,
     noted,
     unmeasured,
 )

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors.collector.assembling import assemble
 from actors.collector.exposition import SeriesId
 from actors.collector.increase import Counters, summed
-from actors.collector.interval import HealthStatus, Increase, Measured, PoolLoad, Quantity, assemble
+from actors.collector.interval import HealthStatus, Increase, Measured, PoolLoad, Quantity
 from actors.collector.presets import PRESETS, Preset
 from actors.collector.raw_samples import RawSeries, measured_of
 from actors.collector.series import Group, ModelSeries

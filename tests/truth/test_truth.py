@@ -105,6 +105,15 @@ def spoilt(name: str, value: float, from_s: float) -> Callable[[float, list[Samp
     return odd
 
 
+def times(part: str, factor: float) -> Callable[[float, list[Sample]], list[Sample]]:
+    """A page on which what has this in its name is in another unit."""
+
+    def odd(_: float, page: list[Sample]) -> list[Sample]:
+        return [(name, labels, value * factor if part in name else value) for name, labels, value in page]
+
+    return odd
+
+
 PORTS = [engine(seed=n, address=f"10.0.0.1:800{n}", labels={"engine": str(n)}) for n in (0, 1)]
 RANKED = engine(seed=3, system="sglang", labels={"_ranks": "8"})
 TUNED = engine(rate=1.0, seed=9, system="picker", model="tuned")
@@ -240,6 +249,8 @@ CASES = [
         replace(engine(rate=lambda at_s: 1 + at_s / 40, osl=300), accepted=2.2),
         note="(speculative decoding)",
     ),
+    one("times in ms", engine(odd=times("seconds_sum", 1e3)), said="s between tokens are no engine's"),
+    one("KV usage in percent", engine(rate=4.0, odd=times("kv_cache", 100.0)), said="plausible in percent"),
     one("a growing queue", engine(rate=6.0, osl=200, places=8)),
     one("a rate that rises", engine(rate=lambda at_s: 1 + at_s / 40)),
 ]
