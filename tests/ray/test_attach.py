@@ -232,8 +232,8 @@ def test_serve_run_starts_the_control_plane_alone_which_reads_engines_itself(
             assert decision["measured"]["isl_tokens"] == pytest.approx(200.0)
             assert decision["measured"]["load"]["mixed"]["running"] > 0.5
             assert decision["measured"]["counted"]["input_tokens"]["bounds"]
-            # No profile is given: the path of the weights says what to begin with.
-            assert "estimated for /models/Llama-3.1-8B, 8B on" in shown(url)["guess"]
+            # No profile is given: the path of the weights says what to begin with, asked again if need be.
+            wait_until(lambda: "estimated for /models/Llama-3.1-8B, 8B on" in shown(url)["guess"], PLANNED_S)
             # The other form, with a file and settings over its own, takes the place of the first.
             changed = (f"config={config}", "slo.ttft_ms=400")
             serve_run(ray_cluster, environment, "serve_apps.control:build", *changed)

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.ray.clusters import headway
+from tests.ray.clusters import headway, wait_until
 
 CONFIG = """
 engine: {profile: llama-3.1-8b_h100_tp1}
@@ -40,9 +40,12 @@ def test_up_use_down(tmp_path: Path, environment: dict[str, str]) -> None:
         outcome = json.loads(result.read_text(encoding="utf-8"))
         assert outcome["completed"] == outcome["requests"] == outcome["trace"]["requests"]
 
-        status = document(headway(environment, "status", "--url", url, "--json"))
-        assert status["engine"]["simulated"] is True
-        assert {role: pool["ready"] for role, pool in status["pools"].items()} == {"prefill": 1, "decode": 1}
+        def ready() -> dict[str, int | None]:
+            status = document(headway(environment, "status", "--url", url, "--json"))
+            assert status["engine"]["simulated"] is True
+            return {role: pool["ready"] for role, pool in status["pools"].items()}
+
+        wait_until(lambda: ready() == {"prefill": 1, "decode": 1})
     finally:
         ended = headway(environment, "down")
     assert ended.returncode == 0, ended.stderr
