@@ -23,6 +23,8 @@ from headway.planning.silence import Silence
 from headway.planning.synthetic import CountedTraffic
 
 NAN = float("nan")
+SET_BACK_S = 1.0
+"""A clock that goes back by more was set; by less it was only corrected."""
 
 
 class Quantity(StrEnum):

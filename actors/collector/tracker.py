@@ -34,6 +34,7 @@ from actors.collector.increase import (
 )
 from actors.collector.interval import (
     NOTHING,
+    SET_BACK_S,
     Health,
     HealthStatus,
     Measured,
@@ -47,7 +48,6 @@ from headway.planning.silence import Watch
 
 GONE_S = 300.0
 """A counter without any series is not read, for as long; after that it is gone."""
-SET_BACK_S = 1.0
 FORGOTTEN_S = 3600.0
 """A series that was away for longer is a new one."""
 

@@ -6,11 +6,11 @@ from math import nan
 
 import numpy as np
 
+from actors.collector.interval import SET_BACK_S
 from actors.collector.request_list import ARRIVAL, LOST, ROW, UNKNOWN, RequestList
 from serve_apps.gateway.slo_targets import SloTargets
 
 MOST_ROWS = 200_000
-SET_BACK_S = 1.0
 PLAIN = SloTargets()
 
 Took = tuple[float, float, float]
@@ -55,8 +55,7 @@ class RequestLog:
             oldest = self._written % len(self._rows)
             older, newer = self._rows[oldest:], self._rows[:oldest]
             whole_since_s = float(older["at_s"][0])
-        rows = np.concatenate([older, newer])
-        rows = rows[rows["at_s"] > now_s - seconds]
+        rows = np.concatenate([part[part["at_s"] > now_s - seconds] for part in (older, newer)])
         # Written before the clock was set back, they would come again when it is as late once more.
         if len(back := np.flatnonzero(np.diff(rows["at_s"]) < -SET_BACK_S)):
             rows = rows[back[-1] + 1 :]

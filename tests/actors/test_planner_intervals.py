@@ -124,7 +124,8 @@ def test_a_clock_that_is_set_costs_one_interval(policy, by_s, monkeypatch):
     health = [record.measured.health.status for record in records]
     assert planner["failed_ticks"] == 0
     assert health[:7] == ["ok"] * 7
-    assert "ok" not in health[7:8]
+    # A clock that is ahead of the grid is decided on twice at once.
+    assert [place for place, each in enumerate(health) if each != "ok"] in ([7], [7, 8])
     assert records[7].measured.health.detail.startswith("the clock was set back: ") == (by_s < 0.0)
     assert health[-5:] == ["ok"] * 5
     for record in [*records[:7], *records[-5:]]:
