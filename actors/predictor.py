@@ -9,23 +9,26 @@ The history is in the store, CHUNK intervals under a key, of which only the newe
 interval length: counts per 10 s say nothing about counts per 180 s, so a history of another interval is
 dropped. A row has its own length in them, shorter around decisions out of turn. A tick number that was seen
 before, or is older, is not taken again; numbers that were skipped are intervals without a measurement.
-Predictors themselves are not stored: they learn the history again, after the trace that warms them up.
+Predictors themselves are not stored: they learn the history again, after the trace that warms them up. Rows
+in doubt are stored as measured, and learnt as settled once a sure one follows (`headway.planning.doubt`).
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from itertools import takewhile
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
 from actors.store import InOrder, InternalKvStore, Store
 from actors.stored import Kind, put, read
 from headway.config import HeadwayConfig
 from headway.planning import LoadForecast, decision_interval_s
+from headway.planning.doubt import MOST, in_doubt, makes_sure, settled
 from headway.planning.forecasting import Ahead, Forecaster, LoadForecaster, forecaster_for
 from headway.workload import TraceError, TraceOptions, interval_series, open_trace
 from predictors import PredictorError
@@ -34,9 +37,9 @@ logger = logging.getLogger(__name__)
 
 HISTORY, CHUNK = "predictor/history/", 256
 KIND = Kind("history", dict[str, Any])
-ROW = ("tick", "requests", "isl_tokens", "osl_tokens", "length")
-"""The columns of a stored interval."""
-KEPT_S, LEAST, MOST = 26 * 3600.0, 2_000, 20_000
+ROW = ("tick", "requests", "isl_tokens", "osl_tokens", "length", "least")
+"""The columns of a stored interval; the last only where it is in doubt."""
+KEPT_S, FEWEST_KEPT, MOST_KEPT = 26 * 3600.0, 2_000, 20_000
 """Rather more than a day, whose rhythm predictors follow; and bounds in intervals."""
 
 LONGEST_GAP = 100
@@ -47,13 +50,17 @@ NAN = float("nan")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedLoad:
-    """The load of one interval as observed, `length` times the policy's; NaN where it was not measured."""
+    """The load of one interval as observed, `length` times the policy's; NaN where it was not measured.
+
+    `least` of the requests are sure where it is in doubt.
+    """
 
     tick: int
     requests: float
     isl_tokens: float
     osl_tokens: float
     length: float = 1.0
+    least: float = NAN
 
     @property
     def values(self) -> tuple[float, float, float]:
@@ -67,7 +74,7 @@ class LoadHistory:
     def __init__(self, store: Store, interval_s: float, keep: int | None = None) -> None:
         self._store = store
         self._interval_s = interval_s
-        keep = min(max(LEAST, ceil(KEPT_S / interval_s)), MOST) if keep is None else keep
+        keep = min(max(FEWEST_KEPT, ceil(KEPT_S / interval_s)), MOST_KEPT) if keep is None else keep
         self._intervals: deque[ObservedLoad] = deque(self._restored(), maxlen=keep)
 
     def __len__(self) -> int:
@@ -84,7 +91,10 @@ class LoadHistory:
             return False
         self._intervals.append(interval)
         number = interval.tick // CHUNK
-        rows = [(item.tick, *item.values, item.length) for item in self._newest(number)]
+        rows = [
+            (each.tick, *each.values, each.length, *[each.least][: in_doubt(each.requests, each.least)])
+            for each in self._newest(number)
+        ]
         put(self._store, KIND, _key(number), {"interval_s": self._interval_s, "intervals": rows})
         if len(rows) == 1:
             oldest = _key(self._intervals[0].tick // CHUNK)
@@ -105,7 +115,7 @@ class LoadHistory:
     def _restored(self) -> Iterator[ObservedLoad]:
         def use(stored: Mapping[str, Any]) -> list[ObservedLoad]:
             rows = stored["intervals"] if stored["interval_s"] == self._interval_s else []
-            return [ObservedLoad(**dict(zip(ROW, row, strict=True))) for row in rows]
+            return [_load(row) for row in rows]
 
         last = -1
         for key in self._store.keys(HISTORY):
@@ -129,17 +139,55 @@ def _with_gaps(intervals: Sequence[ObservedLoad], last: int | None) -> Iterator[
         yield interval
 
 
+def _load(row: Sequence[Any]) -> ObservedLoad:
+    """The interval of a row, of which the last columns may be missing."""
+    return ObservedLoad(**dict(zip(ROW[: len(row)], row, strict=True)))
+
+
+def _settled(intervals: Iterable[ObservedLoad]) -> tuple[list[ObservedLoad], list[ObservedLoad]]:
+    """The intervals, those in doubt as settled, and the latest ones that no sure one has settled yet."""
+    known: list[ObservedLoad] = []
+    doubted: list[ObservedLoad] = []
+    for each in intervals:
+        sure = makes_sure(each.requests, each.least, each.length)
+        if 0 < len(doubted) < MOST and not sure:
+            doubted.append(each)
+            continue
+        rate = each.requests / each.length if sure else inf
+        known += [
+            replace(one, requests=settled(one.requests, one.least, rate * one.length)) for one in doubted
+        ]
+        doubted = [each] if in_doubt(each.requests, each.least) else []
+        known += [] if doubted else [each]
+    return known, doubted
+
+
 @dataclass(slots=True, kw_only=True)
 class FittedModels:
-    """A forecaster, the newest tick that it has seen, and intervals of the trace that it saw before."""
+    """A forecaster, the newest tick that it has seen, and intervals of the trace that it saw before.
+
+    `sure` are the first two as they were before the latest intervals, where those are in doubt.
+    """
 
     forecaster: Forecaster
     tick: int | None = None
     warmed_up: int = 0
+    sure: tuple[Forecaster, int | None] | None = None
 
     def catch_up(self, history: LoadHistory) -> None:
         """Show the forecaster what it has not seen yet."""
-        for interval in history.since(self.tick):
+        if history.last_tick == self.tick:
+            return
+        if self.sure is not None:
+            (self.forecaster, self.tick), self.sure = self.sure, None
+        known, doubted = _settled(history.since(self.tick))
+        self._see(known)
+        if doubted:
+            self.sure = deepcopy(self.forecaster), self.tick
+            self._see(doubted)
+
+    def _see(self, intervals: Iterable[ObservedLoad]) -> None:
+        for interval in intervals:
             self.forecaster.observe_values(*interval.values, length=interval.length)
             self.tick = interval.tick
 
@@ -181,12 +229,10 @@ class Predictor:
         self._worker.submit(self._learn)  # the past, before the first question
 
     async def observe(
-        self, requests: float, isl_tokens: float, osl_tokens: float, tick: int, length: float = 1.0
+        self, requests: float, isl_tokens: float, osl_tokens: float, tick: int, *more: float
     ) -> None:
-        """Take in one interval, `length` times the policy's; a tick that was seen before changes nothing."""
-        interval = ObservedLoad(
-            tick=tick, requests=requests, isl_tokens=isl_tokens, osl_tokens=osl_tokens, length=length
-        )
+        """Take in one interval; a tick that was seen before changes nothing. `more`: `length` and `least`."""
+        interval = _load((tick, requests, isl_tokens, osl_tokens, *more))
         if await self._order.run(lambda: self._history.add(interval)):
             learning = asyncio.get_running_loop().run_in_executor(self._worker, self._learn)
             self._learning.add(learning)

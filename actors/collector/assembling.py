@@ -91,12 +91,15 @@ def assemble(
     its start; 0 and NaN where the system does not show them. `left` are those of the requests that no counter
     shows as ended.
     """
-    lines = []
-    if left > FEW + WITNESS * seen.get(Quantity.REQUESTS, NOTHING).count:
+    lines, least = [], NAN
+    counted = seen.get(Quantity.REQUESTS, NOTHING).count
+    if left > FEW + WITNESS * counted:
+        least = counted - left
         lines.append(f"{left:g} requests left that no counter shows as ended")
     first = seen.get(Quantity.TTFT, NOTHING)
     if disagreement := _disagreement(seen, in_flight - grown, end_s - start_s):
         seen = {**seen, Quantity.REQUESTS: Increase(count=first.count)}
+        least = counted - left
         lines.append(disagreement)
     elif not left >= 0.5 and (contradiction := _contradiction(seen, load, in_flight)):
         doubts = {**doubts, Quantity.REQUESTS: contradiction}
@@ -131,6 +134,7 @@ def assemble(
         health=health,
         # NaN stays NaN: max keeps its first argument then.
         requests=max(seen.get(Quantity.REQUESTS, NOTHING).count, 0.0),
+        least_requests=least if isnan(least) else max(least, 0.0),
         # No request has ended yet where arrivals are counted but no end has been seen.
         completed=0.0 if only_arrivals else seen.get(Quantity.COMPLETED, NOTHING).count,
         isl_tokens=seen.get(Quantity.ISL, NOTHING).mean,

@@ -100,7 +100,8 @@ class ClassMeasured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One interval. `requests` are arrivals; `attainment` is the share of ended requests that met the SLO,
+    """One interval. `requests` are arrivals, of which `least_requests` came by every witness where two
+    contradict each other, NaN where none does; `attainment` is the share of ended requests that met the SLO,
     with `ttft_only` that of which the first token was in time, where no more is known; `judged` counts them.
 
     `queue_s` is the mean wait in an engine's queue, `cached_tokens` the mean of a prompt's tokens that were
@@ -136,6 +137,7 @@ class Measured:
     classes: Mapping[str, ClassMeasured] = field(default_factory=dict)
     engines: Sequence[EngineReading] = field(default=(), repr=False)
     silent: Sequence[Silence] = ()
+    least_requests: float = NAN
 
     @property
     def ended(self) -> float:

@@ -111,7 +111,7 @@ class ControlActors:
         """Show the predictors what was measured, once per tick, and ask for what comes in an interval."""
         values = (observation.requests, observation.isl_tokens, observation.osl_tokens)
         length = observation.interval_s / interval_s
-        await self._call(names.PREDICTOR, "observe", *values, tick, length)
+        await self._call(names.PREDICTOR, "observe", *values, tick, length, observation.least_requests)
         forecast: LoadForecast | Ahead = await self._call(names.PREDICTOR, "forecast")
         return forecast
 

@@ -18,7 +18,7 @@ replica that was gone before it ran. Replicas that ran before anything was follo
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import isfinite
 from typing import Any
@@ -27,9 +27,10 @@ from actors.collector.interval import Measured
 from actors.connectors.protocol import PoolCounts, Replica
 from actors.store import Store
 from actors.stored import Kind, UnreadableError, decoded, encoded, put, put_aside, read
-from headway.planning import Policy, Role
+from headway.planning import Observation, Policy, Role
 from headway.planning.advice.advisor import AdvisorMemory
 from headway.planning.deciding import call
+from headway.planning.doubt import MOST, in_doubt, makes_sure, settled_by
 from headway.planning.records import DecisionRecord, ReplicaTimes
 
 logger = logging.getLogger(__name__)
@@ -38,6 +39,9 @@ PREFIX = "planner/decisions/"
 WIDTH = 12
 KEEP = 1000
 MEMORIES = 2
+
+Learn = Callable[[Observation, Any], Any]
+"""A policy's state after one more observation."""
 
 Changes = dict[int, dict[str, Any]]
 """Changed fields of records, by id."""
@@ -55,7 +59,8 @@ class PlannerMemory:
     """The memory that one tick leaves to the next, also to that of a restarted planner.
 
     `state` is that of the policy named; `ended` and `met` count the requests that have ended so far and those
-    that met their SLO. `advice` is of a dry run: the fleet from which its next decision is made.
+    that met their SLO. `advice` is of a dry run: the fleet from which its next decision is made. `sure` is
+    the state before the latest intervals where those are in doubt, which `doubted` has (`planning.doubt`).
     """
 
     policy: str = ""
@@ -63,6 +68,8 @@ class PlannerMemory:
     ended: float = 0.0
     met: float = 0.0
     advice: AdvisorMemory | None = None
+    sure: Any = None
+    doubted: tuple[Observation, ...] = ()
 
     @property
     def attainment(self) -> float | None:
@@ -83,25 +90,53 @@ class PlannerMemory:
 
     def state_for(self, policy: Policy) -> Any:  # noqa: ANN401 - each policy's state is its own
         """What that policy goes on from: its first state where this is another's, or cannot be read."""
+        return self._of(policy, self.state)
+
+    def basis(self, policy: Policy, shown: Observation, learn: Learn) -> Any:  # noqa: ANN401
+        """What a decision on `shown` goes on from: once that is sure, without what was in doubt before."""
+        if self.policy != policy.name or not self.doubted or not _makes_sure(shown, policy):
+            return self.state_for(policy)
+        state = self._of(policy, self.sure)
+        for each in self.doubted:
+            state = learn(settled_by(shown, each), state)
+        return state
+
+    def after(self, policy: Policy, shown: Observation, state: Any) -> "PlannerMemory":  # noqa: ANN401
+        """With the state after a decision on `shown`."""
+        before, doubted = (self.state, self.doubted) if self.policy == policy.name else (None, ())
+        if 0 < len(doubted) < MOST and not _makes_sure(shown, policy):
+            sure, doubted = self.sure, (*doubted, shown)
+        elif in_doubt(shown.requests, shown.least_requests):
+            sure, doubted = before, (shown,)
+        else:
+            sure, doubted = None, ()
+        return replace(self, policy=policy.name, state=state, sure=sure, doubted=doubted)
+
+    def _of(self, policy: Policy, state: Any) -> Any:  # noqa: ANN401
         first = call(policy.name, policy.initial_state)
-        if self.policy != policy.name:
+        if self.policy != policy.name or state is None:
             return first
-        if not self.restored:
-            return self.state
+        if not isinstance(state, _Encoded):
+            return state
         try:
-            return decoded(self.state.data, type(first))
+            return decoded(state.data, type(first))
         except UnreadableError as error:
             logger.warning("the stored state of policy %s begins anew: %s", policy.name, error)
             return first
 
     def dump(self) -> bytes:
         """Bytes for the store. A state that is no plain data is not among them, which is logged."""
+        states = self.state, self.sure
         try:
-            state = self.state.data if self.restored else encoded(self.state)
+            state, sure = (each.data if isinstance(each, _Encoded) else encoded(each) for each in states)
         except TypeError as error:
             logger.warning("policy %s begins anew after a restart: of its state, %s", self.policy, error)
-            state = encoded(None)
-        return encoded(replace(self, state=state))
+            state = sure = encoded(None)
+        return encoded(replace(self, state=state, sure=sure))
+
+
+def _makes_sure(shown: Observation, policy: Policy) -> bool:
+    return makes_sure(shown.requests, shown.least_requests, shown.interval_s / policy.interval_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +144,7 @@ class _StoredMemory(PlannerMemory):
     """The memory as it is stored: what its state is, only its policy knows."""
 
     state: bytes = b""
+    sure: bytes = b""
 
 
 def load_memory(data: bytes) -> PlannerMemory:
@@ -121,7 +157,7 @@ def load_memory(data: bytes) -> PlannerMemory:
         logger.warning("the planner's stored state cannot be read, it begins anew: %s", error)
         return PlannerMemory()
     parts = {item.name: getattr(stored, item.name) for item in fields(PlannerMemory)}
-    return PlannerMemory(**{**parts, "state": _Encoded(stored.state)})
+    return PlannerMemory(**{**parts, "state": _Encoded(stored.state), "sure": _Encoded(stored.sure)})
 
 
 @dataclass(frozen=True, slots=True)

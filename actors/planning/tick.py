@@ -31,6 +31,7 @@ from actors.store import StoreAway
 from headway.planning import Decision, Observation, PoolState, Role, Slo
 from headway.planning.deciding import PolicyError, call, decide
 from headway.planning.decision_text import summary_text
+from headway.planning.doubt import in_doubt
 from headway.planning.forecasting import with_forecast
 from headway.planning.hindsight.history import attained
 from headway.planning.policies import describe, jsonable
@@ -234,9 +235,12 @@ class Tick:
 
     async def _compute(self, policy: PolicyInForce, inputs: DecisionInputs) -> Decision:
         memory, planner = self._state.memory, policy.policy
-        bounds, shown, state = policy.settings.bounds, inputs.shown, memory.state_for(planner)
+        bounds, shown = policy.settings.bounds, inputs.shown
 
-        def decided(from_state: Any) -> Decision:  # noqa: ANN401 - each policy's state is its own
+        def learnt(seen: Observation, state: Any) -> Any:  # noqa: ANN401 - each policy's state is its own
+            return decide(planner, seen, state, bounds).next_state
+
+        def decided(from_state: Any) -> Decision:  # noqa: ANN401
             decision = decide(planner, shown, from_state, bounds)
             # What comes while nothing ends does not say what is needed: the fleet may grow, not shrink.
             if inputs.measured.unended and any(
@@ -246,7 +250,8 @@ class Tick:
             return decision
 
         try:
-            return await self._deadline.within(APPLY_FROM, self._context.compute(lambda: decided(state)))
+            work = self._context.compute(lambda: decided(memory.basis(planner, shown, learnt)))
+            return await self._deadline.within(APPLY_FROM, work)
         except PolicyError as error:
             if not memory.restored:
                 raise
@@ -258,10 +263,11 @@ class Tick:
     async def _store(self, inputs: DecisionInputs, decision: Decision) -> DecisionRecord:
         context = self._context
         memory = self._state.memory.counting(inputs.measured)
-        policy, planned = context.settings.config.planner.policy, None
+        planned = None
         if inputs.shown is not inputs.observation:
             planned = context.advice.order(decision.targets, inputs.observation.now_s)
-        memory = replace(memory, policy=policy, state=decision.next_state, advice=planned)
+        planner = self._state.policy.current().policy
+        memory = replace(memory.after(planner, inputs.shown, decision.next_state), advice=planned)
         record, data = self._record(inputs, decision), memory.dump()
         try:
             stored: DecisionRecord = await context.stored(lambda: context.log.append(record, data))
@@ -343,12 +349,11 @@ async def after(
     Each may fail without harm: it is logged, and the next tick goes on without.
     """
     steps: list[tuple[str, Callable[[], Awaitable[None]]]] = [
-        ("advice is stored later", lambda: context.stored(context.advice.keep)),
-        (
-            "calibration",
-            lambda: context.actors.calibrate(outcome.inputs.observation, outcome.inputs.measured.engines),
-        ),
+        ("advice is stored later", lambda: context.stored(context.advice.keep))
     ]
+    seen, engines = outcome.inputs.observation, outcome.inputs.measured.engines
+    if not in_doubt(seen.requests, seen.least_requests):
+        steps.append(("calibration", lambda: context.actors.calibrate(seen, engines)))
     if not outcome.record.dry_run:
         compare = "no comparison with the fleet of before", lambda: _compared(context, state, outcome)
         steps.insert(0, compare)
@@ -404,6 +409,7 @@ def observe(measured: Measured, counts: Mapping[Role, PoolCounts], interval_s: f
         now_s=measured.end_s,
         interval_s=measured.end_s - measured.start_s or interval_s,
         requests=measured.requests,
+        least_requests=measured.least_requests,
         isl_tokens=measured.isl_tokens,
         osl_tokens=measured.osl_tokens,
         ttft_s=measured.ttft_s.mean,

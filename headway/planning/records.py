@@ -117,6 +117,7 @@ class MeasuredFigures(Document):
     end_s: float | None = None
     health: DataHealth = DataHealth()
     requests: float | None = None
+    least_requests: float | None = None
     completed: float | None = None
     unended: float | None = None
     isl_tokens: float | None = None

@@ -176,7 +176,8 @@ def _differ(first: FloatArray, others: Sequence[FloatArray | None]) -> bool:
 class Observation:
     """One adjustment interval as measured.
 
-    `requests` counts arrivals (0 is zero traffic, NaN is "not measured"); `isl_tokens` is the mean over
+    `requests` counts arrivals (0 is zero traffic, NaN is "not measured"), of which `least_requests` are sure
+    where witnesses contradict each other (`doubt`), NaN where none does; `isl_tokens` is the mean over
     arrivals, `osl_tokens` the mean over completions; `ttft_s` and `itl_s` are means over the tokens of the
     interval. `forecast` is the load expected in the next interval, None when no predictor runs; `ahead` are
     the requests expected in each of the next intervals, f8[A], by the name of the predictor. `traffic` is
@@ -199,6 +200,7 @@ class Observation:
     traffic: Traffic | None = None
     slow: Mapping[Role, tuple[float, ...]] = field(default_factory=dict)
     stood: Mapping[Role, PoolState] | None = None
+    least_requests: float = NAN
 
     @property
     def serving(self) -> Mapping[Role, PoolState]:
