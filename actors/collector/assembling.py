@@ -8,6 +8,10 @@ Each side has witnesses of its own: counters of arrivals, ends and first tokens,
 A first token came to a request that arrived in the interval, or waited for it as it began (WITNESS). Where
 more of them came, requests ended that no counter of ends shows, as vLLM's do whose clients left. Then the
 larger figure counts, and health names both: a plan may rise by it, and does not fall by the smaller one.
+Ends have a second witness, too, their durations: where a counter is scraped twice, more end than have one.
+
+Prompts' tokens over their mean length are no further witness: engines count them with the first token, in one
+branch (vLLM 0.32, `IterationStats.update_from_output`). They show and miss the same requests, less exactly.
 
 An engine that decodes speculatively shows one gap for each step, which makes several tokens. How many follows
 in two ways, from counts and from the times of requests that ended:
@@ -101,6 +105,11 @@ def assemble(
         seen = {**seen, Quantity.REQUESTS: Increase(count=first.count)}
         least = counted - left
         lines.append(disagreement)
+    elif not isnan(grown) and (untimed := _untimed(seen, doubts)):
+        least, ended_count = counted - left - untimed, seen[Quantity.COMPLETED].count
+        lines.append(
+            f"{ended_count:g} requests ended, but {ended_count - untimed:g} have a duration: the larger counts"
+        )
     elif not left >= 0.5 and (contradiction := _contradiction(seen, load, in_flight)):
         doubts = {**doubts, Quantity.REQUESTS: contradiction}
     odd = _implausible(seen)
@@ -199,6 +208,14 @@ def _disagreement(seen: Increases, before: float, interval_s: float) -> str:
         f"first tokens came to {first.count:g} requests, but {requests:g} came by those that ended and the "
         "change of those in flight: the larger counts"
     )
+
+
+def _untimed(seen: Increases, doubts: Mapping[Quantity, str]) -> float:
+    """Requests that ended beyond those whose duration was observed, where they are too many."""
+    ended, timed = (seen.get(each, NOTHING).count for each in (Quantity.COMPLETED, Quantity.DURATION))
+    if {Quantity.REQUESTS, Quantity.COMPLETED, Quantity.DURATION} & doubts.keys():
+        return 0.0
+    return ended - timed if ended * (1 - WITNESS) - FEW > timed else 0.0
 
 
 def _contradiction(seen: Increases, load: Mapping[Role, PoolLoad], in_flight: float) -> str:

@@ -114,6 +114,17 @@ def times(part: str, factor: float) -> Callable[[float, list[Sample]], list[Samp
     return odd
 
 
+def twice(part: str) -> Callable[[float, list[Sample]], list[Sample]]:
+    """A page on which what has this in its name comes once more, as of another."""
+
+    def odd(_: float, page: list[Sample]) -> list[Sample]:
+        return page + [
+            (name, {**labels, "shard": "b"}, value) for name, labels, value in page if part in name
+        ]
+
+    return odd
+
+
 PORTS = [engine(seed=n, address=f"10.0.0.1:800{n}", labels={"engine": str(n)}) for n in (0, 1)]
 RANKED = engine(seed=3, system="sglang", labels={"_ranks": "8"})
 TUNED = engine(rate=1.0, seed=9, system="picker", model="tuned")
@@ -186,6 +197,8 @@ CASES = [
         engine(rate=8.0, abort=0.5, osl=200, counted=False),
         said="first token",
     ),
+    one("ends scraped twice", engine(rate=4.0, odd=twice("request_success")), said="have a duration"),
+    one("first tokens scraped twice", engine(rate=4.0, odd=twice("time_to_first")), said="first tokens came"),
     one(
         "inf among the gauges",
         replace(engine(), odd=spoilt("vllm:num_requests_running", inf, 130)),
