@@ -106,10 +106,8 @@ def assemble(
         least = counted - left
         lines.append(disagreement)
     elif not isnan(grown) and (untimed := _untimed(seen, doubts)):
-        least, ended_count = counted - left - untimed, seen[Quantity.COMPLETED].count
-        lines.append(
-            f"{ended_count:g} requests ended, but {ended_count - untimed:g} have a duration: the larger counts"
-        )
+        least, timed = counted - left - untimed, seen[Quantity.DURATION].count
+        lines.append(f"{timed + untimed:g} requests ended, but {timed:g} have a duration: the larger counts")
     elif not left >= 0.5 and (contradiction := _contradiction(seen, load, in_flight)):
         doubts = {**doubts, Quantity.REQUESTS: contradiction}
     odd = _implausible(seen)
