@@ -262,6 +262,8 @@ def _inputs(observation: Observation) -> Mapping[str, Any]:
     ahead = inputs.pop("ahead")
     if inputs["stood"] is None:
         del inputs["stood"]
+    if isnan(observation.least_requests):
+        del inputs["least_requests"]
     if not observation.slow:
         del inputs["slow"]
     return {**inputs, "ahead": {name: path[0] for name, path in ahead.items()}} if ahead else inputs
