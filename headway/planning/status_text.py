@@ -59,14 +59,14 @@ def facts(status: StatusDocument, now_s: float) -> list[Fact]:
 def _planner(status: StatusDocument) -> Iterator[Fact]:
     planner = status.planner
     why = f" ({planner.reason})" if planner.reason else ""
-    ticks = {"late ticks": planner.late_ticks, "failed ticks": planner.failed_ticks}
+    ticks = {"late tick": planner.late_ticks, "failed tick": planner.failed_ticks}
     parts = [
         f"{planner.policy} policy",
         *([f"predictor {planner.predictor}"] if planner.predictor else []),
         f"every {shown(planner.interval_s)} s",
         *([f"at most {planner.max_gpu_budget} GPUs"] if planner.max_gpu_budget else []),
-        *([] if planner.ticks is None else [f"{planner.ticks:,} ticks"]),
-        *(f"{count} {name}" for name, count in ticks.items() if count),
+        *([] if planner.ticks is None else [plural(planner.ticks, "tick")]),
+        *(plural(count, name) for name, count in ticks.items() if count),
     ]
     yield Fact(name="Planner", text=f"{planner.state}{why}: {', '.join(parts)}")
     limits = [

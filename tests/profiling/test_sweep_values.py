@@ -68,5 +68,11 @@ def test_requests_that_follow_each_other_are_no_decode_batch() -> None:
         decode_run([stream(0.0, 0.01, 10), stream(1.0, 0.01, 10)])
 
 
+def test_tokens_that_came_all_at_one_time_say_nothing_of_the_time_between_them() -> None:
+    at_once = StreamTimes(sent_s=0.0, arrivals=tuple(Arrival(0.1, 1.0) for _ in range(10)))
+    with pytest.raises(UnmeasurableError, match="tokens came all at one time"):
+        decode_run([at_once])
+
+
 def test_ttft_is_from_sending_to_the_first_token() -> None:
     assert StreamTimes(sent_s=2.0, arrivals=(Arrival(2.5, 1.0),)).ttft_s == 0.5

@@ -69,8 +69,11 @@ def decode_run(streams: Sequence[StreamTimes]) -> DecodeRun:
     held = min((tokens for tokens, _ in windows), default=0.0)
     if held < LEAST_TOKENS:
         raise UnmeasurableError(f"the {len(streams)} requests never all decoded at once")
+    itl_s = median(seconds / tokens for tokens, seconds in windows)
+    if not itl_s > 0.0:
+        raise UnmeasurableError("tokens came all at one time: this machine is too busy to tell them apart")
     return DecodeRun(
-        itl_s=median(seconds / tokens for tokens, seconds in windows),
+        itl_s=itl_s,
         window_tokens=held,
         stagger_tokens=stagger_tokens(streams),
     )
