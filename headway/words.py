@@ -1,6 +1,7 @@
 """Figures as people read them; sentences, tables and pages share these."""
 
 import time
+from collections.abc import Sequence
 
 
 def percent(share: float | None) -> str:
@@ -23,6 +24,12 @@ def milliseconds(value_s: float | None) -> str:
 def plural(count: int, thing: str) -> str:
     """`1 reversal`, `2 reversals`."""
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
+def first_few(things: Sequence[str], between: str = ", ") -> str:
+    """The first three, and how many more there are."""
+    more = f" and {len(things) - 3} more" if len(things) > 3 else ""
+    return between.join(things[:3]) + more
 
 
 def duration(seconds: float) -> str:

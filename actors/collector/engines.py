@@ -20,6 +20,9 @@ address) and `role`.
 One that hangs holds up no other: after its first failure a read waits LATE_S for it at most, and takes its
 answer when it comes.
 
+Addresses are one process where it began at one moment and has spent the same seconds on the same prompts. A
+worker of a LeaderWorkerSet is no engine until it answers: mostly it has no metrics.
+
 They are found (`Discovery`) as given addresses, as every address of a name, or as pods by their labels.
 
     way           an engine is                                      looked up
@@ -40,10 +43,10 @@ import json
 import logging
 import os
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -54,23 +57,24 @@ from actors.collector.exposition import (
     ROLE,
     LineReader,
     Samples,
+    SeriesId,
     SourceDownError,
     metrics_url,
     parse,
     redacted,
 )
-from actors.collector.interval import Health, HealthStatus, Measured
+from actors.collector.interval import Health, HealthStatus, Measured, noted
 from actors.collector.inventory import Inventory, inventory, shown_of, values_of
 from actors.collector.pages import RefusedError, TextReader
 from actors.collector.scrape import Naming, Scrape
-from actors.collector.series import ModelSeries
+from actors.collector.series import GROUP, ModelSeries, engine_of
 from actors.connectors.kube_api import TOKEN, configuration, mapping, official_client
 from actors.connectors.kube_object import namespace_of
 from actors.connectors.protocol import Refused
 from headway.config.live import EngineAddresses, KubernetesSettings
-from headway.engine.nearest import Told
+from headway.engine.nearest import Told, gpu_of
 from headway.planning import Role
-from headway.words import plural
+from headway.words import first_few, plural
 
 if TYPE_CHECKING:
     from kubernetes.client import CoreV1Api
@@ -78,13 +82,19 @@ if TYPE_CHECKING:
 REFRESH_S = 5.0
 RUNNING = "Running"
 
-Find = Callable[[EngineAddresses, float], Awaitable[Sequence[str]]]
-"""Addresses by one way, within so many seconds. DiscoveryError."""
+Labels = Mapping[str, str]
+Find = Callable[[EngineAddresses, float], Awaitable[Mapping[str, Labels]]]
+"""Addresses by one way, within so many seconds, with what is told of each. DiscoveryError."""
+
+LWS, WORKER = "leaderworkerset.sigs.k8s.io", "worker"
+BEGAN = SeriesId("process_start_time_seconds", ())
 
 AT_ONCE = 64
 LATE_S = 1.0
 """How long a read waits for engines that failed before."""
 SILENT_S = 300.0
+ALIKE_S = 60.0
+"""How long addresses are one process without having shown the same: between two reads something happens."""
 SHOWN = 3
 
 _log = logging.getLogger(__name__)
@@ -94,7 +104,7 @@ class DiscoveryError(Exception):
     """A name or a selector cannot be looked up now; the text says which and why."""
 
 
-async def resolved(engines: EngineAddresses, timeout_s: float) -> Sequence[str]:
+async def resolved(engines: EngineAddresses, timeout_s: float) -> Mapping[str, Labels]:
     """`host:port` for every address of the name."""
     host, _, port = (engines.dns or "").rpartition(":")
     look_up = asyncio.get_running_loop().getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
@@ -104,11 +114,15 @@ async def resolved(engines: EngineAddresses, timeout_s: float) -> Sequence[str]:
     except (OSError, TimeoutError) as error:
         raise DiscoveryError(f"{engines.dns}: {error or 'no answer in time'}") from None
     hosts = sorted({str(place[4][0]) for place in found})
-    return [f"[{each}]:{port}" if ":" in each else f"{each}:{port}" for each in hosts]
+    return {_at(each, port): {} for each in hosts}
+
+
+def _at(host: str, port: object) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class Discovery:
-    """The engines by address, with their roles."""
+    """The engines by address, with their roles and what else is told of them, as labels."""
 
     def __init__(
         self,
@@ -121,45 +135,36 @@ class Discovery:
         path: str = "/metrics",
     ) -> None:
         self._engines, self._path = engines, path
-        self._finders: Sequence[tuple[Callable[[EngineAddresses], Any], Find]] = (
-            (lambda each: each.dns, names),
-            (lambda each: each.selector, pods),
-        )
+        ways = [(role, each.dns, names) for role, each in engines.items()]
+        ways += [(role, each.selector, pods) for role, each in engines.items()]
+        self._looks = [(role, find) for role, asked, find in ways if asked]
         self._timeout_s, self._clock = timeout_s, clock
         self._looked_s = float("-inf")
-        self._found: dict[tuple[Role, int], Sequence[str]] = {}
-        self.faults: dict[tuple[Role, int], str] = {}
+        self._found: dict[tuple[Role, Find], Mapping[str, Labels]] = {}
+        self.faults: dict[tuple[Role, Find], str] = {}
 
-    async def engines(self) -> Mapping[str, Role]:
+    async def engines(self) -> Mapping[str, Labels]:
         """The address of each engine's metrics."""
         if not 0.0 <= self._clock() - self._looked_s < REFRESH_S:
-            await self._look()
+            await asyncio.gather(*(self._look_for(*each) for each in self._looks))
             self._looked_s = self._clock()
-        given = [(role, each.addresses) for role, each in self._engines.items()]
-        found = [(role, each) for (role, _), each in self._found.items()]
-        return {self._url(address, role): role for role, each in (*given, *found) for address in each}
+        given = [(role, address) for role, each in self._engines.items() for address in each.addresses]
+        every: list[tuple[Role, str, Labels]] = [(*each, {}) for each in given]
+        every += [(role, *found) for (role, _), each in self._found.items() for found in each.items()]
+        return {self._url(address, role): {**labels, ROLE: role.value} for role, address, labels in every}
 
     def _url(self, address: str, role: Role) -> str:
         scheme = "https" if self._engines[role].https else "http"
         return metrics_url(address if "://" in address else f"{scheme}://{address}", self._path)
 
-    async def _look(self) -> None:
-        wanted = [
-            (role, way, each, find)
-            for role, each in self._engines.items()
-            for way, (asked, find) in enumerate(self._finders)
-            if asked(each)
-        ]
-        await asyncio.gather(*(self._look_for(*each) for each in wanted))
-
-    async def _look_for(self, role: Role, way: int, engines: EngineAddresses, find: Find) -> None:
+    async def _look_for(self, role: Role, find: Find) -> None:
         try:
-            self._found[role, way] = await find(engines, self._timeout_s)
-            self.faults.pop((role, way), None)
+            self._found[role, find] = await find(self._engines[role], self._timeout_s)
+            self.faults.pop((role, find), None)
         except DiscoveryError as error:
-            if (role, way) not in self.faults:
+            if (role, find) not in self.faults:
                 _log.warning("engines are not looked up: %s", error)
-            self.faults[role, way] = str(error)
+            self.faults[role, find] = str(error)
 
 
 class Pods:
@@ -169,11 +174,11 @@ class Pods:
         self._settings = settings
         self._api: CoreV1Api | None = None
 
-    async def __call__(self, engines: EngineAddresses, timeout_s: float) -> Sequence[str]:
+    async def __call__(self, engines: EngineAddresses, timeout_s: float) -> Mapping[str, Labels]:
         """`host:port` of each pod that the selector matches. DiscoveryError."""
         return await asyncio.to_thread(self._blocking, engines, timeout_s)
 
-    def _blocking(self, engines: EngineAddresses, timeout_s: float) -> Sequence[str]:
+    def _blocking(self, engines: EngineAddresses, timeout_s: float) -> Mapping[str, Labels]:
         from urllib3.exceptions import HTTPError
 
         namespace = engines.namespace or namespace_of(self._settings, os.environ)
@@ -193,11 +198,12 @@ class Pods:
         except (HTTPError, OSError, ValueError, Refused) as error:
             raise DiscoveryError(f"{where}: {error}") from None
         items = mapping(listed).get("items")
-        return sorted(
-            f"[{ip}]:{engines.port}" if ":" in ip else f"{ip}:{engines.port}"
+        return {
+            _at(ip, port): _labels(mapping(pod))
             for pod in (items if isinstance(items, list) else [])
             if (ip := _address(mapping(pod)))
-        )
+            for port in (engines.port if isinstance(engines.port, tuple) else [engines.port])
+        }
 
     def _connected(self) -> "CoreV1Api":
         if self._api is None:
@@ -212,21 +218,42 @@ def _address(pod: Mapping[str, Any]) -> str:
     return str(status.get("podIP") or "") if status.get("phase") == RUNNING else ""
 
 
+def _labels(pod: Mapping[str, Any]) -> Labels:
+    metadata = mapping(pod.get("metadata"))
+    own, chosen = mapping(metadata.get("labels")), mapping(mapping(pod.get("spec")).get("nodeSelector"))
+    told = {
+        "pod": metadata.get("name"),
+        GROUP: own.get(f"{LWS}/group-key"),
+        WORKER: own.get(f"{LWS}/worker-index"),
+        "gpu": next(filter(None, (gpu_of(str(each)) for each in (*chosen.values(), *own.values()))), None),
+    }
+    return {name: str(value) for name, value in told.items() if value}
+
+
 @dataclass(slots=True, kw_only=True)
 class _Engine:
-    """One engine: its last samples and when they were read, and why it was not read since."""
+    """One engine: its last page, when its process began, when it was read, and why it was not read since."""
 
-    role: Role
+    labels: Labels
+    page: Samples = field(default_factory=dict)
     samples: Samples = field(default_factory=dict)
+    signs: Sequence[SeriesId] = ()
+    began_s: float | None = None
+    spent: Sequence[float] = ()
+    alike_s: float = -inf
     read_s: float | None = None
     fault: str = ""
     refused: bool = False
 
+    @property
+    def idle_worker(self) -> bool:
+        """True of a pod beside its group's leader that has never answered."""
+        return self.read_s is None and self.labels.get(WORKER, "0") != "0"
+
     def stands(self, at_s: float, stale_s: float) -> bool:
         """True while it is not read, and what was read of it last still stands for it."""
-        if self.read_s is None or not self.fault:
-            return False
-        return at_s - self.read_s <= (stale_s if self.refused else SILENT_S)
+        known_s = stale_s if self.refused else SILENT_S
+        return bool(self.fault) and self.read_s is not None and at_s - self.read_s <= known_s
 
 
 class EngineFleet:
@@ -247,9 +274,14 @@ class EngineFleet:
     ) -> None:
         self._ordered = ordered
         self._series, self._discovery, self._http = series, discovery, http
-        self._lines, self._naming = LineReader(series.names), Naming()
+        self._lines, self._naming = LineReader({**series.names, BEGAN.name: ()}), Naming()
+        self._spent = [getattr(series.preset, name).parts[0] for name in ("duration", "ttft", "isl")]
         self._stale_s, self._clock = stale_s, clock
         self._engines: dict[str, _Engine] = {}
+        self._same: dict[str, str] = {}
+        """Address → an earlier one that shows the same process."""
+        self._processes: dict[str, _Engine] = {}
+        self._there: Mapping[Role, int] = {}
         self._places, self._late_places = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(AT_ONCE)
         self._late: dict[str, asyncio.Task[None]] = {}
         self._failures = 0
@@ -257,38 +289,60 @@ class EngineFleet:
     @property
     def place(self) -> str:
         """How many there are."""
-        return plural(len(self._engines), "engine")
+        return plural(len(self._processes), "engine")
 
     async def read(self) -> Scrape | Health:
         """One read of all."""
         listed = await self._discovery.engines()
-        self._engines = {
-            address: self._engines[address]
-            if address in self._engines and self._engines[address].role is role
-            else _Engine(role=role)
-            for address, role in listed.items()
-        }
-        self._naming.keep(self._engines)
+        kept = {at: each for at, each in self._engines.items() if listed.get(at) == each.labels}
+        self._naming.keep(kept)
+        self._engines = {at: kept.get(at) or _Engine(labels=labels) for at, labels in listed.items()}
         await self._read_all()
-        if all(each.fault for each in self._engines.values()):
+        self._tell_apart()
+        if all(each.fault for each in self._processes.values()):
             return self._none_answers()
-        standing = {address: each for address, each in self._engines.items() if self._stands(each)}
+        standing = {address: each for address, each in self._processes.items() if self._stands(each)}
         return Scrape(
-            samples={address: each.samples for address, each in self._engines.items() if not each.fault},
+            samples={address: each.samples for address, each in self._processes.items() if not each.fault},
             unread={series: value for each in standing.values() for series, value in each.samples.items()},
             missed=_listed({address: each.fault for address, each in standing.items()}),
         )
 
+    def _tell_apart(self) -> None:
+        """Find the processes; addresses of one stay so while nothing shows that they are several."""
+        first: dict[object, str] = {}
+        self._processes, before, self._same = {}, self._same, {}
+        for address, each in self._engines.items():
+            name, other = address, self._engines.get(before.get(address, ""))
+            alike = other and each.began_s == other.began_s and self._clock() - each.alike_s < ALIKE_S
+            if other and (alike or each.fault or other.fault):
+                name = before[address]
+            shows = each.began_s and any(each.spent) and not each.fault
+            if shows and (known := first.setdefault((each.began_s, *each.spent), address)) != address:
+                name, each.alike_s = self._same.get(known, known), self._clock()
+            if name != address:
+                self._same[address] = name
+            if not each.idle_worker and (name not in self._processes or self._processes[name].fault):
+                self._processes[name] = each
+        for name, each in self._processes.items():
+            each.samples = self._naming.labelled(name, each.page, {**each.labels, INSTANCE: name})
+            each.signs = [series for series in each.samples if self._series.is_alive(series)]
+        # What a replica lacks of its engines is missed as a whole one would be.
+        self._there = self._replicas(lambda _: True) - self._replicas(lambda each: bool(each.fault))
+
     async def with_requests(self, measured: Measured, read_s: Mapping[str, float]) -> Measured:
-        """As it is: engines do not list requests."""
-        return measured
+        """Without single requests, which engines do not list; what was counted once is named."""
+        engines = plural(len({*self._same.values()}), "engine")
+        again = f"{engines} listed several times, counted once: {first_few([*map(redacted, self._same)])}"
+        return noted(measured, again if self._same else "")
 
     async def inventory(self) -> Inventory:
         """What the pages of engines that answer show; SourceDownError where none does."""
-        addresses = [address for address, each in self._engines.items() if not each.fault][:AT_ONCE]
+        addresses = [address for address, each in self._processes.items() if not each.fault][:AT_ONCE]
         texts = await asyncio.gather(*map(self._http.get, addresses))
         samples = [sample for text in texts for sample in parse(text)]
         alive = [dict(each.labels) for each in samples if each.name == self._series.alive.name]
+        alive += [dict(each.labels) for each in self._engines.values()]
         told = Told(await self._models(addresses[:SHOWN]), values_of(self._series, alive))
         return inventory(self._series, shown_of(self._series, samples))._replace(told=told)
 
@@ -306,23 +360,30 @@ class EngineFleet:
         return ()
 
     def engines(self) -> Mapping[Role, int]:
-        """Engines of the model as of the last read; those that are unread count as they did."""
-        there = [
-            each.role
-            for each in self._engines.values()
-            if (not each.fault or self._stands(each)) and self._series.shows(each.samples)
-        ]
-        return {role: there.count(role) for role in set(there)}
+        """Replicas of the model as of the last read; those that are unread count as they did."""
+        return self._replicas(lambda each: not each.fault or self._stands(each))
+
+    def _replicas(self, among: Callable[[_Engine], bool]) -> Counter[Role]:
+        """The replicas of the model that these processes are, by role."""
+        signs = [sign for each in self._processes.values() if among(each) for sign in each.signs]
+        replicas = self._series.replicas(signs)
+        found = {(dict(labels)[ROLE], replicas[engine_of(labels) or ""]) for _, labels in signs}
+        return Counter(Role(role) for role, _ in found)
 
     def status(self) -> dict[str, object]:
         """The engines, and which of them were not read."""
-        faults = {address: each.fault for address, each in self._engines.items() if each.fault}
+        faults = {address: each.fault for address, each in self._processes.items() if each.fault}
+        answer, replicas = len(self._processes) - len(faults), sum(self.engines().values())
+        fewer = f", {plural(replicas, 'replica')} of {self._series.model}" if 0 < replicas < answer else ""
+        told = {at: f"the same process as {redacted(name)}" for at, name in self._same.items()}
+        told |= {at: "no metrics" for at, each in self._engines.items() if each.idle_worker}
         return {
             "unread": _listed(faults),
-            "url": f"{len(self._engines) - len(faults)} of {len(self._engines)} engines answer",
+            "url": f"{answer} of {len(self._processes)} engines answer{fewer}",
             "failures": self._failures,
             "engines": {
-                redacted(address): each.fault or each.role.value for address, each in self._engines.items()
+                redacted(at): told.get(at) or each.fault or each.labels[ROLE]
+                for at, each in self._engines.items()
             },
             "discovery": "; ".join(self._discovery.faults.values()),
         }
@@ -345,39 +406,37 @@ class EngineFleet:
                 reading = self._read_one(address, engine, self._late_places)
                 self._late[address] = asyncio.create_task(reading)
         await asyncio.gather(*prompt)
-        if late := [task for address, task in self._late.items() if address in self._engines]:
+        known = {address for address, each in self._engines.items() if not each.idle_worker}
+        if late := [task for address, task in self._late.items() if address in known]:
             await asyncio.wait(late, timeout=LATE_S)
 
     async def _read_one(self, address: str, engine: _Engine, places: asyncio.Semaphore) -> None:
         try:
             async with places:
-                samples = self._lines.read(await self._http.get(address))
+                page = self._lines.read(await self._http.get(address))
         except SourceDownError as error:
             self._failures += 1
             engine.fault, engine.refused = str(error), isinstance(error, RefusedError)
         else:
-            labels = {INSTANCE: address, ROLE: engine.role.value}
-            engine.samples = self._naming.labelled(address, samples, labels)
+            engine.began_s, engine.page = page.pop(BEGAN, None), page
+            engine.spent = [sum(page[one] for one in page if one.name == name) for name in self._spent]
             engine.read_s, engine.fault = self._clock(), ""
 
     def _none_answers(self) -> Health:
         why = "; ".join(self._discovery.faults.values())
-        if not self._engines:
+        if not self._processes:
             detail = f"no engine is found{f': {why}' * bool(why)}"
             return Health(status=HealthStatus.STARTING, detail=detail)
-        faults = _listed({address: each.fault for address, each in self._engines.items()})
-        detail = f"none of {len(self._engines)} engines answers: {faults}"
+        faults = _listed({address: each.fault for address, each in self._processes.items()})
+        detail = f"none of {len(self._processes)} engines answers: {faults}"
         return Health(status=HealthStatus.DOWN, detail=detail)
 
     def _stands(self, engine: _Engine) -> bool:
         """True while an engine that is not read is missed."""
-        wanted = self._ordered().get(engine.role, 0)
-        there = sum(each.role is engine.role and not each.fault for each in self._engines.values())
-        return not 0 < wanted <= there and engine.stands(self._clock(), self._stale_s)
+        role = Role(engine.labels[ROLE])
+        enough = 0 < self._ordered().get(role, 0) <= self._there.get(role, 0)
+        return not enough and engine.stands(self._clock(), self._stale_s)
 
 
 def _listed(faults: Mapping[str, str]) -> str:
-    """The first few, and how many more there are."""
-    first = "; ".join(f"{redacted(address)}: {fault}" for address, fault in islice(faults.items(), SHOWN))
-    more = len(faults) - SHOWN
-    return f"{first}; and {more} more" if more > 0 else first
+    return first_few([f"{redacted(address)}: {fault}" for address, fault in faults.items()], "; ")

@@ -110,6 +110,8 @@ class Preset:
     load: Load | None = None
     replicated: tuple[str, ...] = ()
     """Labels of ranks that each show the figures of their whole engine."""
+    rank: str = ""
+    """Label of data-parallel ranks, of which each replica has each one once; empty: none."""
     prefix: str = ""
     path: str = "/metrics"
     """Where an engine shows its metrics."""
@@ -178,7 +180,7 @@ def preset(name: str, overrides: PresetSettings | None = None) -> Preset:
         raise ConfigError(
             f"metrics.overrides.series: with preset {name} needs a name of {', '.join(missing)}"
         )
-    own = ("prefix", "path", "any_case", "replicated", "engines")
+    own = ("prefix", "path", "any_case", "replicated", "rank", "engines")
     fields: Tree = {key: tree[key] for key in own if tree.get(key) is not None}
     fields |= {key: shown[key][0] for key in (*SINGLE, "alive") if key in shown}
     if "running" in shown:

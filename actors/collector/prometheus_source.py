@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 from actors.collector import promql
-from actors.collector.exposition import INSTANCE, ROLE, SourceDownError, carries, redacted, spellings
+from actors.collector.exposition import INSTANCE, ROLE, SourceDownError, redacted, spellings
 from actors.collector.interval import NAN, Health, HealthStatus, Measured, Quantity, noted, unmeasured
 from actors.collector.inventory import Inventory, inventory, model_labels, named_model, patterns, values_of
 from actors.collector.pages import TextReader
@@ -48,7 +48,7 @@ from actors.collector.series import ModelSeries, role_of
 from headway.config.live import MetricsSettings
 from headway.engine.nearest import Told
 from headway.planning import Role
-from headway.words import plural
+from headway.words import first_few, plural
 
 NOT_SCRAPING = "Prometheus was not scraping when the interval began"
 SKEW_S = 10.0
@@ -57,7 +57,6 @@ COUNTED_S = 2.0
 """Between two counts of the engines, which the planner asks for more often."""
 GPU_SERIES, GPU_LABEL = "DCGM_FI_DEV_GPU_UTIL", "modelName"
 """What NVIDIA's exporter says of each GPU."""
-MOST_NAMED = 3
 
 
 class Point(NamedTuple):
@@ -230,7 +229,7 @@ class PrometheusSource:
         span_s = start_s, until_s
         # A large fleet's samples take a second or two, which no other call has to wait for.
         measured = await asyncio.to_thread(measured_of, self._series, raw, span_s, self._fresh_s, doubts)
-        return noted(noted(measured, _scraped_again(several)), self._not_counted(coverage.named))
+        return noted(noted(measured, _scraped_again(several)), self._series.not_counted(coverage.named))
 
     async def probe(self) -> Health:
         """`ok` if Prometheus answers and has this model's series."""
@@ -312,19 +311,6 @@ class PrometheusSource:
         wanted = sum(ordered.values()) if role is None else ordered.get(role, 0)
         return by_engine and 0 < wanted <= coverage.there
 
-    def _not_counted(self, named: Mapping[str, float]) -> str:
-        """The requests that came to the same engines and gateways under other names."""
-        label, of_model = self._series.preset.model_label, self._series.of_model
-        others = {
-            name: n for name, n in named.items() if n >= 0.5 and not carries(((label, name),), of_model)
-        }
-        if not others:
-            return ""
-        return (
-            f"{sum(others.values()):.0f} of {sum(named.values()):.0f} requests carry other names "
-            f"({_named(sorted(others))}) and are not counted (metrics.overrides.model)"
-        )
-
     async def _ahead(self, end_s: float) -> float:
         """The newest sample that is not yet; NaN without one, and where none may be asked for."""
         try:
@@ -370,18 +356,13 @@ class PrometheusSource:
 
 
 def _cannot_be_scraped(instances: Sequence[str]) -> str:
-    return f"Prometheus cannot scrape {plural(len(instances), 'target')}: {_named(instances)}"
+    return f"Prometheus cannot scrape {plural(len(instances), 'target')}: {first_few(instances)}"
 
 
 def _scraped_again(instances: Sequence[str]) -> str:
     if not instances:
         return ""
-    return f"{plural(len(instances), 'target')} scraped several times, counted once: {_named(instances)}"
-
-
-def _named(instances: Sequence[str]) -> str:
-    more = len(instances) - MOST_NAMED
-    return ", ".join(instances[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return f"{plural(len(instances), 'target')} scraped several times, counted once: {first_few(instances)}"
 
 
 def _query_url(url: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from actors.collector.presets import Labels
-from actors.collector.series import ModelSeries
+from actors.collector.series import GROUP, ModelSeries
 from headway.planning import Role
 
 WHAT = "what"
@@ -187,7 +187,8 @@ def _by_engine(found: str, labels: Iterable[str] = ()) -> str:
     """One series for each engine of which something is found."""
     by_instance = f'label_replace({found}, "{ENGINE_OF}", "$1", "instance", "(.*)")'
     by_pod = f'label_replace({by_instance}, "{ENGINE_OF}", "$1", "pod", "(.+)")'
-    return f"count by ({', '.join((ENGINE_OF, *SHARED, *labels))}) ({by_pod})"
+    by_group = f'label_replace({by_pod}, "{ENGINE_OF}", "$1", "{GROUP}", "(.+)")'
+    return f"count by ({', '.join((ENGINE_OF, *SHARED, *labels))}) ({by_group})"
 
 
 def _labelled(expression: str, what: str) -> str:

@@ -13,6 +13,7 @@ Their totals are an integral over time (`sum`, value x seconds) and the seconds 
 stands for the time since the read before.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,10 +24,13 @@ from actors.collector.exposition import INSTANCE, LE, ROLE, Samples, SeriesId, c
 from actors.collector.interval import NOTHING, Increase, PoolLoad, Quantity
 from actors.collector.presets import Labels, Load, Preset, Series
 from headway.planning import Role
+from headway.words import first_few
 
 MOST_SERIES = 500_000
 ENGINE = (INSTANCE, "pod", "ReplicaId")
 """Labels that tell engines apart; the last is Ray Serve LLM's, whose engines share the page of their node."""
+GROUP = "leaderworkerset_sigs_k8s_io_group_key"
+"""Label of the pods of a LeaderWorkerSet's group, as a Prometheus spells it."""
 
 
 class Part(StrEnum):
@@ -152,8 +156,57 @@ class ModelSeries:
 
     def shows(self, samples: Samples) -> bool:
         """True if the samples have what every running system of this kind shows."""
+        return any(map(self.is_alive, samples))
+
+    def replicas(self, samples: Iterable[SeriesId]) -> dict[str, str]:
+        """Engine → the replica that it is or is a part of, as a target counts them: the names of its engines.
+
+        A LeaderWorkerSet's group or else a pod is a replica. Without them a replica has each rank once.
+        """
+        parts: dict[object, set[str]] = {}
+        ranks: dict[str, set[tuple[str, str]]] = {}
+        for series in filter(self.is_alive, samples):
+            labels, engine = dict(series.labels), engine_of(series.labels)
+            if engine and (pod := labels.get(GROUP) or labels.get("pod")):
+                parts.setdefault((pod, labels.get("namespace"), labels.get("ReplicaId")), set()).add(engine)
+            elif engine:
+                ranks.setdefault(engine, set()).add((labels.get(ROLE, ""), labels.get(self.preset.rank, "")))
+        taken: Counter[tuple[str, str]] = Counter()
+        for engine, own in sorted(ranks.items()):
+            place = 1 + max(taken[rank] for rank in own)
+            taken |= Counter(dict.fromkeys(own, place))
+            parts.setdefault((place, min(own)[0]), set()).add(engine)
+        return {engine: "+".join(sorted(each)) for each in parts.values() for engine in each}
+
+    def named(self, before: Samples, now: Samples) -> Counter[str]:
+        """The requests between two reads by the model's label, of engines and gateways of this model."""
+        found: Counter[str] = Counter()
+        ours = {engine_of(series.labels) for series in filter(self.is_alive, now.keys() & before.keys())}
+        counters = [each for each in self.channels if each.quantity is Quantity.REQUESTS and not each.gauge]
+        where = {each.name: tuple({*each.where} - {*self.of_model}) for each in counters}
+        for (name, labels), value in now.items():
+            if name in where and engine_of(labels) in ours and carries(labels, where[name]):
+                model = dict(labels).get(self.preset.model_label, "")
+                found[model] += max(0, round(value - before.get(SeriesId(name, labels), 0.0)))
+        return found
+
+    def not_counted(self, named: Mapping[str, float]) -> str:
+        """A line on requests that came under other names than the model's; mostly none."""
+        label, of_model = self.preset.model_label, self.of_model
+        others = {
+            name: n for name, n in named.items() if n >= 0.5 and not carries(((label, name),), of_model)
+        }
+        if not others:
+            return ""
+        return (
+            f"{sum(others.values()):.0f} of {sum(named.values()):.0f} requests carry other names "
+            f"({first_few(sorted(others))}) and are not counted (metrics.overrides.model)"
+        )
+
+    def is_alive(self, series: SeriesId) -> bool:
+        """True for the sign of life of this model."""
         name, where = self.alive
-        return any(series.name == name and carries(series.labels, where) for series in samples)
+        return series.name == name and carries(series.labels, where)
 
     def spelt(self, names: Iterable[str]) -> tuple[str, ...]:
         """The names with their other spellings."""

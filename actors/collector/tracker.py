@@ -43,7 +43,7 @@ from actors.collector.interval import (
     unmeasured,
 )
 from actors.collector.series import Group, Key, ModelSeries, Part, Parts, pool_loads
-from headway.engine.observed_metrics import EngineLoad, EngineReadings, EngineTotals
+from headway.engine.observed_metrics import EngineLoad, EngineReadings, EngineTotals, gpus_of
 from headway.planning.silence import Watch
 
 GONE_S = 300.0
@@ -74,6 +74,7 @@ class Tracker:
         self._of = [series.preset.name, series.model, *sorted(series.roles), *sorted(series.names)]
         self._scrape_interval_s = scrape_interval_s
         self._samples: Samples = {}
+        self._border: Samples = {}
         self._in_flight: Mapping[Group, float] = {}
         self._counters = Counters()
         self._broken: dict[Quantity, float] = {}
@@ -145,8 +146,11 @@ class Tracker:
             self._counters.forget(at_s - FORGOTTEN_S)
         self._refused |= {each.quantity: (at_s, each.line) for each in refused}
         totals, loads = self._totals.read(samples), self._totals.loads(samples)
-        self._readings.add(totals, at_s, loads)
         self._look(totals, loads, at_s)
+        replicas = self._series.replicas(samples).items()
+        if joint := {engine: replica for engine, replica in replicas if replica != engine}:
+            totals, loads = self._totals.read(samples, joint), self._totals.loads(samples, joint)
+        self._readings.add(totals, at_s, loads)
         last_s = newest.at_s if newest else at_s
         self._broken = {quantity: self._broken.get(quantity, last_s) for quantity in broken}
         self._ring.add(gained, at_s, self._broken)
@@ -337,6 +341,11 @@ class Tracker:
         # What was measured under doubt shows nothing of the engines.
         sure = measured.health.status is HealthStatus.OK
         own = [each for each in self._readings.take() if sure and each.begun_s >= start.at_s]
+        named, self._border = self._series.named(self._border, self._samples), self._samples
+        measured = noted(measured, self._series.not_counted(named))
+        if len(gpus := gpus_of(own)) > 1:
+            found = ", ".join(f"{count} of {gpu.upper()}" for gpu, count in sorted(gpus.items()))
+            measured = noted(measured, f"engines run on several GPUs, planned for as one: {found}")
         return replace(measured, engines=tuple(own), silent=self._watch.silent(end.at_s))
 
 

@@ -146,6 +146,7 @@ class TracingSettings(Settings):
 LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 MOST_ENGINES = 4096
+Port = Annotated[int, Field(ge=1, le=65_535)]
 
 
 class EngineAddresses(Settings):
@@ -158,9 +159,9 @@ class EngineAddresses(Settings):
     dns: str | None = None
     """`host:port`: every address that the name has is an engine, as with a headless Service."""
     selector: str | None = None
-    """Kubernetes: a label selector; every running pod that it matches is an engine."""
-    port: PositiveInt | None = Field(default=None, le=65_535)
-    """Kubernetes: the pods' port with `/metrics`."""
+    """Kubernetes: a label selector; every running pod that it matches is an engine, or a group of pods."""
+    port: Port | tuple[Port, ...] | None = None
+    """Kubernetes: the pods' port with `/metrics`, or several, where ranks have ports of their own."""
     namespace: str | None = None
     """Kubernetes: of the pods; null: as `connector.kubernetes.namespace`."""
 
@@ -187,7 +188,7 @@ class EngineAddresses(Settings):
     def _are_somewhere(self) -> "EngineAddresses":
         if not (self.addresses or self.dns or self.selector):
             raise ValueError("needs addresses, dns or selector")
-        if self.selector and self.port is None:
+        if self.selector and not self.port:
             raise ValueError("selector needs the pods' port")
         return self
 

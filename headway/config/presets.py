@@ -93,6 +93,9 @@ class PresetSettings(_Given):
     """True: upper and lower case of the model's name are the same."""
     replicated: tuple[str, ...] = ()
     """Labels of ranks that each show the figures of their whole engine."""
+    rank: str = ""
+    """The label of data-parallel ranks, of which a replica has each once, at whatever addresses; empty: each
+    address is one."""
     engine: bool = False
     """True: each engine shows these series, but for those of `fleet`."""
     engines: PresetName | None = None

@@ -45,7 +45,8 @@ request was preempted, whose gap has its queueing in it, or where prompts take m
 time, and nothing where (1) and (2) have no solution above 0.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import exp, isfinite, nan
 from types import MappingProxyType
 from typing import NamedTuple
@@ -102,13 +103,14 @@ class EngineTotals(NamedTuple):
 
 class EngineLoad(NamedTuple):
     """Requests in an engine's batch and before it, the share of its KV cache that is in use, in [0, 1], and
-    the tokens that this holds; NaN for what it does not show.
+    the tokens that this holds; NaN for what it does not show. `gpu` is its GPU, empty where it is not told.
     """
 
     running: float = nan
     waiting: float = nan
     kv_usage: float = nan
     kv_tokens: float = nan
+    gpu: str = ""
 
 
 class EngineReading(NamedTuple):
@@ -165,6 +167,18 @@ class EngineReadings:
                 if not fell and before.warm:
                     load = self._loads.get(engine, EngineLoad())
                     self._readings.append(EngineReading(engine, begun_s, at_s, gained, load))
+
+
+def gpus_of(readings: Iterable[EngineReading]) -> Counter[str]:
+    """The number of engines by GPU, of those that tell it."""
+    return Counter({each.engine: each.load.gpu for each in readings if each.load.gpu}.values())
+
+
+def of_one_gpu(readings: Sequence[EngineReading], gpu: str | None) -> Sequence[EngineReading]:
+    """Those that one surface fits: of that GPU, or where none is of it of most engines' GPU, and untold."""
+    told = gpus_of(readings)
+    chosen = min(told, key=lambda each: (each != gpu, -told[each], each), default="")
+    return [each for each in readings if each.load.gpu in ("", chosen)]
 
 
 class LengthSpread(NamedTuple):

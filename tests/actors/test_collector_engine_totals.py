@@ -142,6 +142,20 @@ def test_the_ranks_of_an_engine_add_up() -> None:
     assert EngineTotalsReader(PRESETS["vllm"], MODEL).read(samples)["a"].gaps == 10.0
 
 
+def test_engines_of_one_replica_add_up_and_their_ranks_iterate_beside_each_other() -> None:
+    figures = {"inter_token_latency_seconds_count": 5.0, "iteration_tokens_total_count": 4.0}
+    figures |= {"num_requests_running": 3.0, "num_requests_waiting": 0.0, "kv_cache_usage_perc": 0.5}
+    samples = {
+        series_id(f"vllm:{name}", {"model_name": MODEL, "instance": each, "node": "h100-3"}): value
+        for each in "ab"
+        for name, value in figures.items()
+    }
+    reader, joint = EngineTotalsReader(PRESETS["vllm"], MODEL), {"a": "a+b", "b": "a+b"}
+    (totals,), (load,) = reader.read(samples, joint).values(), reader.loads(samples, joint).values()
+    assert (totals.gaps, totals.iterations) == (10.0, 4.0)
+    assert load == EngineLoad(6.0, 0.0, 0.5, pytest.approx(float("nan"), nan_ok=True), "h100")
+
+
 def test_sglang_shows_prefill_as_first_tokens_less_queueing() -> None:
     labels = {"model_name": MODEL, "instance": "a", "engine_type": "prefill"}
     values = {"time_to_first_token_seconds_sum": 9.0, "time_to_first_token_seconds_count": 30.0}

@@ -124,7 +124,11 @@ async def fleet(
 
 
 def collector_of(
-    by_role: Mapping[str, Sequence[Engine]], store: MemoryStore, clock: Clock, timeout_s: float = PATIENCE_S
+    by_role: Mapping[str, Sequence[Engine]],
+    store: MemoryStore,
+    clock: Clock,
+    timeout_s: float = PATIENCE_S,
+    **overrides: object,
 ) -> MetricCollector:
     config = HeadwayConfig.model_validate(
         {
@@ -134,6 +138,7 @@ def collector_of(
             "metrics": {
                 "source": "engines",
                 "preset": "vllm",
+                "overrides": overrides,
                 # Reads in the background would make the test's clock matter.
                 "scrape_interval_s": 3600.0,
                 "timeout_s": timeout_s,
@@ -284,6 +289,39 @@ async def test_another_model_is_no_model():
         assert (await interval(collector, clock)).health.status is HealthStatus.STARTING
 
 
+@pytest.mark.parametrize(
+    ("overrides", "names"),
+    [
+        ({"model": "~tiny|tiny-(a|b)"}, ["tiny", "tiny-a"]),
+        ({"any_case": True}, ["Tiny", "tiny"]),
+        ({"model": "served"}, ["served", "served"]),
+        ({"prefix": "vllm:", "model_label": "model_name"}, ["tiny", "tiny"]),
+    ],
+)
+async def test_engines_are_found_by_all_names_of_their_model(overrides: dict[str, Any], names: list[str]):
+    engines = [Engine(model=name) for name in names]
+    for engine in engines:
+        await engine.start()
+    clock = Clock()
+    collector = collector_of({"mixed": engines}, MemoryStore(), clock, **overrides)
+    try:
+        await collector.collect(INTERVAL_S)
+        for engine in engines:
+            engine.serve(10)
+        found = await interval(collector, clock)
+        assert (found.requests, found.health.detail) == (20.0, "")
+        assert await collector.engines() == {"mixed": 2}
+    finally:
+        await collector.close()
+        for engine in engines:
+            await engine.stop()
+
+
+async def test_an_engine_of_another_model_is_not_counted_as_a_replica():
+    async with fleet(mixed=[Engine(), Engine(model="other")]) as (_, collector, _):
+        assert (await collector.status())["url"] == "2 of 2 engines answer, 1 replica of tiny"
+
+
 async def test_prefill_and_decode_engines_count_a_request_once():
     prefill, decode = [Engine(), Engine()], [Engine()]
     async with fleet(prefill=prefill, decode=decode) as (_, collector, clock):
@@ -310,18 +348,18 @@ async def test_every_address_of_a_name_is_an_engine_and_a_failing_look_up_change
     answers: list[Any] = [["10.0.0.1:8000"], ["10.0.0.1:8000", "[fd00::2]:8000"], DiscoveryError("no"), []]
     clock = Clock()
 
-    async def names(_: EngineAddresses, timeout_s: float) -> Sequence[str]:
+    async def names(_: EngineAddresses, timeout_s: float) -> Mapping[str, Mapping[str, str]]:
         answer = answers.pop(0)
         if isinstance(answer, DiscoveryError):
             raise answer
-        return list(answer)
+        return {address: {} for address in answer}
 
     engines = {Role.DECODE: EngineAddresses(dns="vllm:8000", addresses=("http://a:1/x",))}
     found = Discovery(engines, names, timeout_s=1.0, clock=clock, names=names)
     given, one, two = "http://a:1/x/metrics", "http://10.0.0.1:8000/metrics", "http://[fd00::2]:8000/metrics"
     for expected, fault in (([one], ""), ([one, two], ""), ([one, two], "no"), ([], "")):
-        assert await found.engines() == dict.fromkeys([given, *expected], Role.DECODE)
-        assert await found.engines() == dict.fromkeys([given, *expected], Role.DECODE)
+        assert await found.engines() == {address: {"role": "decode"} for address in (given, *expected)}
+        assert await found.engines() == {address: {"role": "decode"} for address in (given, *expected)}
         assert "".join(found.faults.values()) == fault
         clock.now_s += 10.0
 
@@ -329,9 +367,9 @@ async def test_every_address_of_a_name_is_an_engine_and_a_failing_look_up_change
 async def test_a_clock_that_was_set_back_does_not_keep_names_from_being_looked_up():
     clock, asked = Clock(10_000.0), []
 
-    async def names(_: EngineAddresses, timeout_s: float) -> Sequence[str]:
+    async def names(_: EngineAddresses, timeout_s: float) -> Mapping[str, Mapping[str, str]]:
         asked.append(clock.now_s)
-        return []
+        return {}
 
     engines = {Role.DECODE: EngineAddresses(dns="vllm:8000")}
     found = Discovery(engines, names, timeout_s=1.0, clock=clock, names=names)
@@ -359,4 +397,4 @@ async def test_addresses(address: str, metrics: str):
     given = {Role.MIXED: EngineAddresses(addresses=(address,), https=True)}
     path = PRESETS["trtllm"].path
     found = Discovery(given, resolved, timeout_s=PATIENCE_S, clock=Clock(), path=path)
-    assert await found.engines() == {metrics: Role.MIXED}
+    assert await found.engines() == {metrics: {"role": "mixed"}}

@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 
 from actors.collector.engines import DiscoveryError, Pods
+from actors.collector.series import GROUP
 from headway.config import KubernetesSettings
 from headway.config.live import EngineAddresses
 from tests.actors.collector_cases import serving
@@ -44,11 +45,25 @@ async def test_running_pods_with_an_address(monkeypatch: pytest.MonkeyPatch):
     ]
     async with api_server(200, {"kind": "PodList", "items": pods}, asked) as url:
         found = await Pods(KubernetesSettings(api_url=url, namespace="llm"))(ENGINES, PATIENCE_S)
-    assert found == ["10.0.0.2:8000", "[fd00::1]:8000"]
+    assert found == {"10.0.0.2:8000": {"pod": "x"}, "[fd00::1]:8000": {"pod": "x"}}
     (request,) = asked
     assert request.path == "/api/v1/namespaces/llm/pods"
     assert request.query["labelSelector"] == "app=vllm,role=decode"
     assert request.headers["authorization"] == "Bearer secret"
+
+
+async def test_what_pods_are_a_part_of_and_run_on():
+    lws = "leaderworkerset.sigs.k8s.io"
+    worker = {
+        "metadata": {"name": "lws-0-1", "labels": {f"{lws}/group-key": "a1b2", f"{lws}/worker-index": "1"}},
+        "spec": {"nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}},
+        "status": {"phase": "Running", "podIP": "10.0.0.2"},
+    }
+    engines = EngineAddresses(selector="app=vllm", port=(8000, 8001))
+    async with api_server(200, {"items": [worker]}, []) as url:
+        found = await Pods(KubernetesSettings(api_url=url, namespace="llm"))(engines, PATIENCE_S)
+    told = {"pod": "lws-0-1", GROUP: "a1b2", "worker": "1", "gpu": "h100"}
+    assert found == {"10.0.0.2:8000": told, "10.0.0.2:8001": told}
 
 
 @pytest.mark.parametrize(
@@ -63,7 +78,7 @@ async def test_faults(status: int, body: object, told: str | None):
     async with api_server(status, body, []) as url:
         pods = Pods(KubernetesSettings(api_url=url, namespace="llm"))
         if told is None:
-            assert await pods(ENGINES, PATIENCE_S) == []
+            assert await pods(ENGINES, PATIENCE_S) == {}
             return
         with pytest.raises(DiscoveryError, match="pods app=vllm,role=decode in namespace llm") as caught:
             await pods(ENGINES, PATIENCE_S)

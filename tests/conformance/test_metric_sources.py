@@ -307,12 +307,15 @@ def two_ports_of_a_pod(past):
     for at_s in (0.0, 10.0):
         for port in range(2):
             past.show(at_s, f"vllm-0:{port}", registry, pod="vllm-0", namespace="ports")
+        for place in range(2):
+            group = {"leaderworkerset_sigs_k8s_io_group_key": "a1b2"}
+            past.show(at_s, f"lws-0:{place}", registry, pod=f"lws-0-{place}", namespace="ports", **group)
 
 
-async def test_a_pod_is_one_engine_whatever_ports_it_has(prometheus):
+async def test_a_pod_and_a_group_of_pods_are_one_engine_whatever_ports_they_have(prometheus):
     collector = collector_of(two_ports_of_a_pod.name, prometheus, 15.0, preset="vllm")
     try:
-        assert await collector.engines() == {"mixed": 1}
+        assert await collector.engines() == {"mixed": 2}
     finally:
         await collector.close()
 

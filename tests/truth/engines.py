@@ -96,6 +96,8 @@ class Engine:
     accepted: float = 1.0
     """Tokens of a step, of which ITL has one sample."""
     labels: Labels = field(default_factory=dict)
+    found: Labels = field(default_factory=dict)
+    """What the look-up of pods says of it."""
     begun_s: float = 0.0
     """When the process began: what came before is not in its counters."""
     gone_s: float = inf

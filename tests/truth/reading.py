@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.collector.engines import EngineFleet
+from actors.collector.exposition import ROLE
 from actors.collector.interval import Measured
 from actors.collector.pages import RefusedError
 from actors.collector.presets import PRESETS
@@ -98,10 +99,12 @@ class Pages:
 
 class Found:
     def __init__(self, engines: Sequence[Engine]) -> None:
-        self._found = {f"http://{each.address}/metrics": Role.MIXED for each in engines}
+        self._found = {
+            f"http://{each.address}/metrics": {**each.found, ROLE: Role.MIXED.value} for each in engines
+        }
         self.faults: dict[Any, str] = {}
 
-    async def engines(self) -> Mapping[str, Role]:
+    async def engines(self) -> Mapping[str, Mapping[str, str]]:
         return self._found
 
 
@@ -113,8 +116,8 @@ def read_engines(
     async def reading() -> tuple[list[Measured], Mapping[Role, int]]:
         pages, measured = Pages(engines), []
         clock = lambda: BEGIN_S + pages.at_s  # noqa: E731
-        series = ModelSeries(PRESETS[preset], MODEL, (Role.MIXED,), **settings)
-        fleet = EngineFleet(series, Found(engines), pages, stale_s=30.0, clock=clock)
+        series = ModelSeries(PRESETS[preset], MODEL, (Role.MIXED,))
+        fleet = EngineFleet(series, Found(engines), pages, stale_s=30.0, clock=clock, **settings)
         source = ScrapeSource(Tracker(series, 1.0), fleet, MemoryStore(), clock=clock)
         for start_s, end_s in zip([0.0, *borders_s], borders_s, strict=False):
             for second in range(int(end_s - start_s)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
@@ -11,10 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from actors.collector.engines import EngineFleet
 from actors.collector.interval import HealthStatus, Measured
+from actors.collector.presets import PRESETS
+from actors.collector.series import GROUP, ModelSeries
 from headway.planning import Role
 from tests.truth.engines import MODEL, Engine, Sample, requests
-from tests.truth.reading import BEGIN_S, Target, read_engines, read_prometheus, write_blocks
+from tests.truth.reading import BEGIN_S, Found, Pages, Target, read_engines, read_prometheus, write_blocks
 
 UNTIL_S = 400.0
 BORDERS_S = (60.0, 120.0, 180.0, 240.0, 300.0, 360.0)
@@ -55,7 +59,8 @@ class Case:
         return self.engines[0].itl_s
 
     def truth(self, start_s: float, end_s: float) -> int:
-        return sum(each.arrived(start_s, end_s) for each in self.engines)
+        processes = {id(each.served): each for each in self.engines}
+        return sum(each.arrived(start_s, end_s) for each in processes.values())
 
 
 def engine(rate: Any = 2.0, seed: int = 1, **kwargs: Any) -> Engine:
@@ -136,11 +141,97 @@ AGAIN = [
     replace(engine(seed=7), gone_s=100.0),
     replace(engine(seed=7), begun_s=105.0, address="10.0.0.9:8000", pod="vllm-9"),
 ]
+BEGAN = "process_start_time_seconds"
+
+
+def dated(made: Engine, **changes: Any) -> Engine:
+    """It says when its process began."""
+
+    def odd(at_s: float, page: list[Sample]) -> list[Sample]:
+        return [*made.odd(at_s, page), (BEGAN, {}, BEGIN_S + made.begun_s)]
+
+    return replace(made, odd=odd, **changes)
+
+
+def begun_anew(made: Engine, at_s: float) -> Engine:
+    """Another process at the same address from then on."""
+    before, after = dated(made), dated(replace(made, begun_s=at_s))
+    return replace(made, odd=lambda now_s, _: (after if now_s >= at_s else before).page(now_s))
+
+
+def ranks(replicas: int, gone_s: float = inf) -> list[Engine]:
+    """Replicas of two ranks, each rank at a port; the last replica goes."""
+    return [
+        replace(
+            engine(seed=2 * host + rank, address=f"10.0.0.{host}:800{rank}", labels={"engine": str(rank)}),
+            gone_s=gone_s if host == replicas - 1 else inf,
+        )
+        for host in range(replicas)
+        for rank in (0, 1)
+    ]
+
+
+def group() -> list[Engine]:
+    """A group of a LeaderWorkerSet: of two pods each has a rank, the third has no metrics."""
+    pods = [replace(each, pod=f"lws-0-{place}") for place, each in enumerate(PORTS)]
+    silent = engine(address="10.0.0.9:8000", pod="lws-0-2", begun_s=inf)
+    return [
+        replace(each, found={"pod": each.pod, GROUP: "a1b2", "worker": str(place)})
+        for place, each in enumerate([*pods, silent])
+    ]
+
+
+def on(gpu: str, made: Engine) -> Target:
+    return Target(replace(made, found={"gpu": gpu}), labels={"product": f"NVIDIA-{gpu.upper()}-80GB"})
+
+
+TWICE, ANEW = engine(seed=13), begun_anew(engine(seed=14), 200.0)
+NAMED = replace(
+    engine(seed=11), odd=lambda at_s, page: both(page, engine(seed=12, rate=1.0, model="tuned").page(at_s))
+)
 CASES = [
     one("vllm", engine()),
     Case("vllm, four", [Target(each, after_s=n) for n, each in enumerate(fleet(4))], replicas=4),
     one("ranks of one page", ranks_of_one_page()),
     Case("a port for each rank", [Target(each) for each in PORTS]),
+    Case("a port for each rank, three times", [Target(each) for each in ranks(3)], replicas=3),
+    Case(
+        "a host with an engine at each port",
+        [Target(replace(each, labels={"engine": "0"}, pod="")) for each in PORTS],
+        replicas=2,
+    ),
+    Case(
+        "a replica whose ranks are away",
+        [Target(each) for each in ranks(2, gone_s=170.0)],
+        said="not read: http://10.0.0.1:8000/metrics: refused; http://10.0.0.1:8001",
+        ways=("engines",),
+        settings={"ordered": lambda: {Role.MIXED: 2}},
+    ),
+    Case("a group of a LeaderWorkerSet", [Target(each) for each in group()]),
+    Case(
+        "a process at two addresses",
+        [Target(dated(TWICE)), Target(dated(TWICE, address="10.0.0.1:9000"))],
+        ways=("engines",),
+        note="1 engine listed several times, counted once: http://10.0.0.1:9000",
+    ),
+    Case(
+        "a process at two addresses, begun anew",
+        [Target(ANEW), Target(replace(ANEW, address="10.0.0.1:9000"))],
+        ways=("engines",),
+        note="counted once",
+    ),
+    Case(
+        "processes that began together",
+        [Target(dated(each)) for each in (engine(), engine(seed=2, ttft_s=0.13, address="10.0.0.2:8000"))],
+        replicas=2,
+    ),
+    one("other names at an engine", NAMED, note="requests carry other names (tuned)"),
+    Case(
+        "engines on two GPUs",
+        [on(gpu, each) for gpu, each in zip(("a100", "h100"), fleet(2), strict=True)],
+        replicas=2,
+        note="several GPUs, planned for as one: 1 of A100, 1 of H100",
+    ),
     Case(
         "two jobs scrape the pods",
         [
@@ -301,7 +392,29 @@ def test_engines_show_the_truth(case: Case):
     measured, found = read_engines(case.engines, case.preset, BORDERS_S, **case.settings)
     wrong = told(case, measured)
     assert not wrong, case.name
-    assert sum(found.values()) in (case.replicas, len(case.engines))
+    assert sum(found.values()) == case.replicas
+
+
+def test_what_looks_like_one_process_for_a_moment_is_several():
+    """After the first request both have spent as much."""
+    engines = [dated(each) for each in fleet(2)]
+    measured, found = read_engines(engines, "vllm", BORDERS_S)
+    assert found == {Role.MIXED: 2}
+    for each in measured[2:]:
+        truth = sum(one.arrived(each.start_s - BEGIN_S, each.end_s - BEGIN_S) for one in engines)
+        assert each.requests == pytest.approx(truth, abs=2.0)
+
+
+def test_a_worker_without_metrics_is_no_engine():
+    async def status() -> Mapping[str, Any]:
+        pages, series = Pages(group()), ModelSeries(PRESETS["vllm"], MODEL, (Role.MIXED,))
+        fleet = EngineFleet(series, Found(group()), pages, stale_s=30.0, clock=lambda: BEGIN_S)
+        await fleet.read()
+        return fleet.status()
+
+    found = asyncio.run(status())
+    assert found["url"] == f"2 of 2 engines answer, 1 replica of {MODEL}"
+    assert (found["unread"], found["engines"]["http://10.0.0.9:8000/metrics"]) == ("", "no metrics")
 
 
 @pytest.fixture(scope="module")
