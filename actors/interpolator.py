@@ -42,10 +42,10 @@ from actors.performance_model import (
 from actors.store import InternalKvStore, Store
 from actors.stored import Kind, keep, put, read
 from headway.config import ConfigError, HeadwayConfig
-from headway.engine.nearest import Told
+from headway.engine.nearest import Told, gpu_of
 from headway.engine.observed_latency import LatencyReport
 from headway.engine.observed_limits import with_kv_tokens
-from headway.engine.observed_metrics import EngineReading, LengthSpread, engine_reports
+from headway.engine.observed_metrics import EngineReading, LengthSpread, engine_reports, of_one_gpu
 from headway.engine.refinement import Refinement, learn, moved, refined, with_limits
 from headway.engine.replica_speeds import Lengths, ReplicaWatch
 from headway.engine.rules import MIXED_CHUNK_TOKENS
@@ -288,7 +288,8 @@ class Interpolator:
             learning.calibrate(observation)
             if engines and lengths is not None and self._config.engine.kind == "external":
                 chunk_tokens = self._config.engine.chunk_tokens or MIXED_CHUNK_TOKENS
-                learning.see(engines, lengths, chunk_tokens, self._clock())
+                alike = of_one_gpu(engines, gpu_of(self._config.engine.gpu_type or ""))
+                learning.see(alike, lengths, chunk_tokens, self._clock())
 
         self._change(change)
 

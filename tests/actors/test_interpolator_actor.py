@@ -217,6 +217,21 @@ def test_one_attached_engine_that_is_slow_leaves_the_surfaces_alone(directory: P
     assert refinement(interpolator).get("factors", {}).get("prefill", 1.0) == pytest.approx(1.0, abs=0.08)
 
 
+@pytest.mark.parametrize(("gpu_type", "factor"), [("NVIDIA H100", 1.0), (None, 2.0)])
+def test_engines_of_another_gpu_leave_the_surfaces_alone(
+    directory: Path, gpu_type: str | None, factor: float
+) -> None:
+    interpolator = attached(directory, engine__gpu_type=gpu_type)
+    gpus = {"a": "h100", "b": "h100", "c": "a100", "d": "a100", "e": "a100"}
+    for place in range(12):
+        readings = [
+            shown(engine, 15.0 * place, 2.0 if gpu == "a100" else 1.0)._replace(load=EngineLoad(gpu=gpu))
+            for engine, gpu in gpus.items()
+        ]
+        interpolator.calibrate(OBSERVED, readings, LENGTHS)
+    assert refinement(interpolator)["factors"]["prefill"] == pytest.approx(factor, rel=0.1)
+
+
 def test_engines_that_report_themselves_are_not_learnt_from_twice(directory: Path) -> None:
     interpolator = make(directory)
     interpolator.calibrate(OBSERVED, [shown("a", 15.0 * place) for place in range(12)], LENGTHS)
