@@ -156,6 +156,25 @@ def test_engines_of_one_replica_add_up_and_their_ranks_iterate_beside_each_other
     assert load == EngineLoad(6.0, 0.0, 0.5, pytest.approx(float("nan"), nan_ok=True), "h100")
 
 
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [({}, ["a+c", "a+c", "b", "d"]), ({"rank": ""}, ["a", "b", "c", "d"])],
+)
+def test_engines_are_one_replica_as_far_as_their_ranks_differ(
+    overrides: Mapping[str, str], expected: list[str]
+) -> None:
+    ranks = {"a": "0", "b": "0", "c": "1", "d": "0"}
+    shown = [
+        series_id(
+            "vllm:num_requests_running",
+            {"model_name": MODEL, "instance": each, "engine": rank, "role": "decode" if each == "d" else ""},
+        )
+        for each, rank in ranks.items()
+    ]
+    series = ModelSeries(preset("vllm", PresetSettings(**overrides)), MODEL)
+    assert sorted(series.replicas(shown).values()) == expected
+
+
 def test_sglang_shows_prefill_as_first_tokens_less_queueing() -> None:
     labels = {"model_name": MODEL, "instance": "a", "engine_type": "prefill"}
     values = {"time_to_first_token_seconds_sum": 9.0, "time_to_first_token_seconds_count": 30.0}
