@@ -35,7 +35,7 @@ def curve(enough, requests=100):
 def past(works, enough, most=960):
     history = PoolHistory()
     for work, need in zip(works, enough, strict=True):
-        history = history.add(work, curve(need), most)
+        history = history.add(work, curve(round(need)), most)
     return history
 
 
@@ -88,7 +88,10 @@ def test_a_jump_without_precedent_buys_no_margin_and_its_return_does():
 
 def bursts(works):
     """A past in which requests are in proportion to the work, and as many replicas as it has are enough."""
-    history = PoolHistory()
+    return bursts_after(PoolHistory(), works)
+
+
+def bursts_after(history, works):
     for work in works:
         history = history.add(work, curve(max(1, round(work)), round(100 * work)), 960)
     return history
@@ -103,6 +106,42 @@ def test_bursts_after_long_silence_are_held_as_soon_as_one_was_seen(lead):
         option = chosen(bursts(works[:count]), lead=lead)
         assert option.forecast == "peak"
         assert 20 <= option.replicas <= 28
+
+
+def test_the_queue_of_a_jump_without_precedent_is_held_against_no_forecast():
+    """While it drains the forecasts are still those of before the jump."""
+    history = bursts([0.2] * 30 + [20.0])
+    for _ in range(2):
+        history = history.add(0.2, curve(20, 20), 960)
+    history = bursts_after(history, [0.2] * 4)
+    assert 20 <= chosen(history, lead=3).replicas <= 28
+
+
+@pytest.mark.parametrize("sizes", [(12.0, 14.0, 17.0, 20.0), (20.0, 17.0, 14.0, 12.0)])
+def test_what_is_held_for_bursts_does_not_depend_on_their_order(sizes):
+    """The peak has grown by those that were the largest so far: they raise no factor on top."""
+    silence = [0.2] * 19
+    works = [work for size in sizes for work in (*silence, size)]
+    option = chosen(bursts(works * 3 + silence), lead=3)
+    assert option.forecast == "peak"
+    assert 20 <= option.replicas <= 22
+
+
+def test_a_steady_rise_is_not_taken_for_bursts():
+    """There the largest is always the next one, which a peak of the past is too small for."""
+    work = np.geomspace(4.0, 60.0, 120)
+    option = chosen(past(work, np.ceil(work).astype(int)), lead=5)
+    assert option.forecast != "peak"
+    assert option.replicas >= 60.0 * (60.0 / 4.0) ** (5 / 120)
+
+
+@pytest.mark.parametrize("times", [2.0, 0.5])
+def test_a_past_restated_on_other_engines_is_that_of_other_engines(times):
+    work = [2.0, 4.0, 8.0] * 20
+    on_others = past([times * each for each in work], [times * each for each in work])
+    found, wanted = chosen(past(work, work).restated(times)), chosen(on_others)
+    assert found.replicas == wanted.replicas
+    assert found.expected == pytest.approx(wanted.expected)
 
 
 def test_a_burst_before_any_forecast_counts_as_one():

@@ -7,8 +7,7 @@ per second: how many replicas the interval would have kept busy. Of a series y, 
     peak      p ← max(p, y)
 
 The levels are simple exponential smoothing (Brown, 1956); at the start a is 1, 1/2, 1/3, … until it falls to
-its value, so that the first values weigh alike. The peak is for traffic that is silent for longer than a
-level remembers and then comes back at once. Predictors' forecasts are judged beside them (`predicted`).
+its value, so that the first values weigh alike. Predictors' forecasts are judged beside them (`predicted`).
 
 After interval i − h, forecast j said f_ij for interval i, h being the lead. Had x f_ij replicas been there,
 
@@ -16,6 +15,12 @@ After interval i − h, forecast j said f_ij for interval i, h being the lead. H
 
 with L_i the loss curve of the interval (see `headway.planning.replay`) and w_i = 2^(−age / half-life). One
 figure holds the forecast's error, burstiness, lengths and queueing together, in the unit that counts.
+
+The peak is no forecast of an interval. It is what is held where bursts come and go faster than a level
+remembers, for each the same: of bursts alike the next is the largest of k + 1 with a chance of 1 / (k + 1).
+So an interval is judged by the most work of all that are not within a lead of it, be they before or after,
+and cost_peak,x is what x times today's peak costs. By the peak as it was known then, each burst that was the
+largest so far would be held against it, and raise the factor of a peak that has grown by it already.
 
 What has not been seen yet. The past is a small sample: h intervals are about one independent observation of
 the forecast's error, so n intervals are n / h, and the next may be worse than all of them with a chance of
@@ -25,21 +30,26 @@ where replicas would be fewer than the level of the work times 1 + d, as lost):
     d = unknown · (d0 + d1 lead) + (1 − unknown) · VOLATILITY · 90 % of the level's changes over a lead
 
 unknown = h / (n + h), a fall being a negative change. d0 and d1 are a first guess for any traffic: 5 %, and
-10 % a minute. For the peak its own changes count, which are 0 mostly. The first intervals, of which no
-forecast could speak, are judged by what was said some time after them, as if they had come again.
+10 % a minute. For the peak it is the mean of its own changes, those without precedent (below) left out. The
+first intervals, of which no forecast could speak, are judged by what was said some time after them, as if
+they had come again.
 
 What could not be known. Work of more than SURPRISE times all that had been seen when its forecast was made is
-held against no forecast: none is multiplied for a jump that has no precedent. When it comes again, it has
-one. That it may do so soon is not known either, so in the part of the past that stands for what has not been
-seen it counts against all but the peak: for as long as a jump weighs there, the peak is what holds.
+held against no forecast, nor are the intervals after it that had been spoken of by then, in which its queue
+drains: none is multiplied for a jump that has no precedent. When it comes again, it has one. That it may do
+so soon is not known either, so in the part of the past that stands for what has not been seen it counts
+against all but the peak: for as long as a jump weighs there, the peak is what holds.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from math import log
 
 import numpy as np
 
 from headway.planning.hindsight.history import SMOOTHING, PoolHistory, Predicted
-from headway.planning.replay.curve import least_within
+from headway.planning.replay.curve import least_within, under_load
 from headway.planning.types import FloatArray, IntArray
 from interp.jit import compiled
 
@@ -80,6 +90,8 @@ MATURE = 4
 
 USUAL = SMOOTHINGS.index(SMOOTHING)
 """The row of `forecasts` that turns requests into work."""
+
+STEEP: Callable[[FloatArray], float] = partial(np.quantile, q=0.9)
 
 NO_PREDICTORS = Predicted()
 
@@ -125,20 +137,19 @@ def backtest(
     levels = forecasts(history.work)
     predictors = predicted.of_work(levels[USUAL], lead)
     past = _Past.of(history, np.vstack([levels, *predictors.values()]), lead, half_life)
-    growth = np.full(len(past.said), _growth(levels[STEADY], lead, interval_s))
-    growth[PEAK] = _growth(levels[PEAK], lead, interval_s)
+    growth = np.full(len(past.said), _growth(levels[STEADY], STEEP, lead, interval_s))
+    growth[PEAK] = _growth(levels[PEAK], _usual, lead, interval_s)
     lost, cost = _seen_part(past)
     lost += _unseen_part(past, growth)
     lost += _first_part(past)
     requests = history.requests[past.judged] * past.weights[past.first :]
     came = past.judged[history.requests[past.judged] > 0]
     least = least_within(history.starts, history.lost, USUAL_LOSS)[came]
-    ordered = np.maximum(1, np.ceil(past.factors * past.said[:, -1:] - ROUNDING)).astype(np.int64)
     return Backtest(
         names=(*FORECASTS, *predictors),
         lost=lost,
         cost=cost,
-        replicas=ordered,
+        replicas=past.ordered,
         factors=past.factors,
         requests=float(requests.sum()),
         growth=growth,
@@ -152,9 +163,10 @@ def backtest(
 class _Past:
     """The N intervals of a history, and what each of J forecasts `said` after each of them, f8[J, N].
 
-    The intervals `judged`, from `first` on, are judged by what was said after those `heard`, a lead before
-    unless the past is too short; `weights` f8[N] by age, of which the share `unseen` stands for what has not
-    been seen. `jump` is the work of each judged interval over all that had been seen when it was heard of.
+    The intervals `judged`, from `first` on, are judged by what was said after those `heard`, `lag` before,
+    which is a lead unless the past is too short; `weights` f8[N] by age, of which the share `unseen` stands
+    for what has not been seen. `since` is the most work of an interval from then up to the judged one, and
+    `jump` the same over all that had been seen then.
     """
 
     history: PoolHistory
@@ -162,8 +174,10 @@ class _Past:
     first: int
     judged: IntArray
     heard: IntArray
+    lag: int
     weights: FloatArray
     unseen: float
+    since: FloatArray
     jump: FloatArray
 
     @classmethod
@@ -172,18 +186,22 @@ class _Past:
         mature = count - 1 >= lead + MATURE
         first = lead + MATURE if mature else max(0, min(MATURE, count - 2))
         judged = np.arange(first, count)
-        heard = judged - lead if mature else judged
+        lag = lead if mature else 0
+        heard = judged - lag
         weights = 0.5 ** (np.arange(count)[::-1] / half_life)
         precedent = np.maximum.accumulate(history.work)[heard]
+        since = np.max([history.work[judged - back] for back in range(max(1, lag))], axis=0)
         return cls(
             history=history,
             said=said,
             first=first,
             judged=judged,
             heard=heard,
+            lag=lag,
             weights=weights,
             unseen=1.0 / (float(weights[first:].sum()) / lead + 1.0),
-            jump=history.work[judged] / np.maximum(precedent, ROUNDING),
+            since=since,
+            jump=since / np.maximum(precedent, ROUNDING),
         )
 
     @property
@@ -191,9 +209,21 @@ class _Past:
         return FACTORS * self.history.slack
 
     @property
+    def ordered(self) -> IntArray:
+        """Replicas that each forecast and factor would order now, i8[J, X]."""
+        wanted = np.ceil(self.factors * self.said[:, -1:] - ROUNDING)
+        return np.maximum(1, wanted).astype(np.int64)
+
+    @property
     def foreseen(self) -> FloatArray:
-        """What each forecast said of each judged interval; the work itself where it had no precedent."""
-        return np.where(self.jump > SURPRISE, self.history.work[self.judged], self.said[:, self.heard])
+        """What each forecast said of each judged interval, the peak by all others; f8[J, I].
+
+        What had no precedent was foreseen by all.
+        """
+        said = self.said[:, self.heard]
+        later = np.append(np.maximum.accumulate(self.history.work[::-1])[::-1], 0.0)
+        said[PEAK] = np.maximum(said[PEAK], later[np.minimum(self.judged + self.lag, len(later) - 1)])
+        return np.where(self.jump > SURPRISE, self.since, said)
 
     def totals(
         self, said: FloatArray, weights: FloatArray, intervals: IntArray
@@ -204,9 +234,11 @@ class _Past:
 
 
 def _seen_part(past: _Past) -> tuple[FloatArray, FloatArray]:
-    """Lost and cost, f8[J, X] each: the intervals as they came."""
+    """Lost and cost, f8[J, X] each: the intervals as they came, the peak held from now on."""
     weights = past.weights[past.first :] * (1.0 - past.unseen)
-    return past.totals(past.foreseen, weights, past.judged)
+    lost, cost = past.totals(past.foreseen, weights, past.judged)
+    cost[PEAK] = past.ordered[PEAK]
+    return lost, cost
 
 
 def _unseen_part(past: _Past, growth: FloatArray) -> FloatArray:
@@ -224,15 +256,21 @@ def _first_part(past: _Past) -> FloatArray:
     return past.totals(afterwards, past.weights[:first] * past.unseen, np.arange(first))[0]
 
 
-def _growth(said: FloatArray, lead: int, interval_s: float) -> float:
-    """The growth of the load to expect in a lead, as a fraction, of which a forecast has changed so."""
+def _usual(changes: FloatArray) -> float:
+    """Mean change of the logarithm of a peak, jumps without precedent left out."""
+    known = changes[changes <= log(SURPRISE)]
+    return float(known.mean()) if len(known) else 0.0
+
+
+def _growth(said: FloatArray, expected: Callable[[FloatArray], float], lead: int, interval_s: float) -> float:
+    """The growth of the load to expect in a lead, as a fraction, `expected` of a forecast's changes."""
     guess = SURE_GROWTH + GROWTH_PER_MINUTE * lead * interval_s / 60.0
     logs = np.log(np.maximum(said[MATURE:], ROUNDING))
     count = len(logs)
     if count < 6:
         return guess
     span = max(1, min(lead, count // 3))
-    change = max(0.0, float(np.quantile(logs[span:] - logs[:-span], 0.9)))
+    change = max(0.0, float(expected(logs[span:] - logs[:-span])))
     unknown = lead / (count + lead)
     return unknown * guess + (1.0 - unknown) * min(VOLATILITY * change * lead / span, 2.0 * guess)
 
@@ -251,36 +289,9 @@ def _lost_grown(
     lost, factors = np.empty((len(forecast), len(FACTORS))), FACTORS * history.slack
     for each in np.unique(growth):
         rows = growth == each
-        curves = (*_grown(history.starts, history.lost, level, 1.0 + each), judged)
+        curves = (*under_load(history.starts, history.lost, level, 1.0 + each), judged)
         lost[rows], _ = _totals(forecast[rows], weights, factors, curves)
     return lost
-
-
-@compiled
-def _grown(starts: IntArray, lost: IntArray, level: FloatArray, times: float) -> tuple[IntArray, FloatArray]:
-    """The curves as if load had been so many times as large; between two counts logarithms are averaged.
-
-    Of a single replica it is by how much it is busy: as its curve says at `level`, and all lost at 1.
-    """
-    count = len(starts) - 1
-    begins = np.zeros(count + 1, np.int64)
-    for i in range(count):
-        begins[i + 1] = begins[i] + int(np.ceil((starts[i + 1] - starts[i] - 1) * times)) + 1
-    grown = np.zeros(begins[count])
-    for i in range(count):
-        start, last = starts[i], starts[i + 1] - starts[i] - 1
-        for n in range(begins[i + 1] - begins[i]):
-            place = min(n / times, float(last))
-            low = int(place)
-            share = place - low
-            if 0.0 < place < 1.0:
-                busier = level[i] / place - level[i]
-                share = 1.0 - min(1.0, busier / max(1.0 - level[i], ROUNDING))
-            below, above = np.log1p(lost[start + low]), np.log1p(lost[start + min(low + 1, last)])
-            grown[begins[i] + n] = np.expm1((1.0 - share) * below + share * above)
-            if n < level[i] * times:
-                grown[begins[i] + n] = lost[start]
-    return begins, grown
 
 
 @compiled

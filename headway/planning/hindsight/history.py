@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.planning.replay import LossCurve, ReplayEngine, Requests, attainable
-from headway.planning.replay.curve import least_within
+from headway.planning.replay.curve import least_within, under_load
 from headway.planning.replay.engine import TOLERANCE, targets
 from headway.planning.types import FloatArray, IntArray, Role, Slo, Traffic
 
@@ -75,6 +75,11 @@ class PoolHistory:
         count = len(self)
         nothing = np.zeros(count, np.int64)
         return replace(self, requests=nothing, starts=np.arange(count + 1), lost=nothing)
+
+    def restated(self, times: float) -> "PoolHistory":
+        """As it would have been on engines that take so many times as long."""
+        starts, lost = under_load(self.starts, self.lost, self.work, times)
+        return replace(self, work=self.work * times, starts=starts, lost=np.rint(lost).astype(np.int64))
 
     def skip(self, most: int) -> "PoolHistory":
         """With an interval of which nothing is known."""

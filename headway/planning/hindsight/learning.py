@@ -19,7 +19,7 @@ from math import isfinite
 
 import numpy as np
 
-from headway.planning.hindsight.history import missed, pace_s
+from headway.planning.hindsight.history import PoolHistory, missed, pace_s
 from headway.planning.hindsight.state import HindsightState, OutputSample, PoolMemory
 from headway.planning.replay import (
     LossCurve,
@@ -174,10 +174,11 @@ def _learnt(
         curve = _all_lost(served, _most(role, setup))
     slack = STAGES[role].slack(setup.engine, recent)
     ready, pace = observation.serving[role].ready, pace_s(setup.engine, role)
+    before = memory.outcomes.pace_s
+    moved = pace / float(before[-1]) if len(before) else 1.0
     infeasible = 1.0 - curve.requests / len(own.arrival_s) if len(own.arrival_s) else memory.infeasible
-    if _out_of_reach(memory, infeasible, pace, setup.may_miss):
-        unjudged = tuple(each.unjudged() for each in memory.classes)
-        memory = replace(memory, history=memory.history.unjudged(), classes=unjudged)
+    if abs(moved - 1.0) > MOVED:
+        memory = _restated(memory, moved, infeasible > memory.infeasible + setup.may_miss)
     return replace(
         memory,
         history=memory.history.add(work, curve, MOST_INTERVALS, slack),
@@ -192,14 +193,17 @@ def _learnt(
     )
 
 
-def _out_of_reach(memory: PoolMemory, infeasible: float, pace: float, may_miss: float) -> bool:
-    """True where surfaces have moved, and with them more requests than may be lost out of any fleet's reach.
+def _restated(memory: PoolMemory, times: float, out_of_reach: bool) -> PoolMemory:
+    """With its past as on today's engines, whose surfaces say that they take so many times as long.
 
-    By the surfaces of before, large fleets could have saved such requests in the past: it says nothing now.
+    Where more requests than may be lost are now out of any fleet's reach, large fleets could have saved such
+    requests by the surfaces of before: what the past lost says nothing then.
     """
-    before = memory.outcomes.pace_s
-    moved = len(before) > 0 and abs(pace / before[-1] - 1.0) > MOVED
-    return moved and infeasible > memory.infeasible + may_miss
+
+    def of(past: PoolHistory) -> PoolHistory:
+        return past.restated(times).unjudged() if out_of_reach else past.restated(times)
+
+    return replace(memory, history=of(memory.history), classes=tuple(map(of, memory.classes)))
 
 
 def _curve(guess: int, role: Role, recent: Requests, begins_s: float, setup: ReplaySetup) -> LossCurve:

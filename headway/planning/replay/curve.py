@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from interp.jit import compiled
 
-IntArray = NDArray[np.int64]
+IntArray, FloatArray = NDArray[np.int64], NDArray[np.float64]
 
 MUCH, NOTHING = 0.3, 0.0005
 """Shares of requests: above the first the curve is not looked at closely; the second counts as none."""
@@ -127,6 +127,35 @@ def least_within(starts: IntArray, lost: IntArray, share: float) -> IntArray:
         while least[i] < last and lost[start + least[i]] > share * lost[start]:
             least[i] += 1
     return least
+
+
+@compiled
+def under_load(
+    starts: IntArray, lost: IntArray, level: FloatArray, times: float
+) -> tuple[IntArray, FloatArray]:
+    """The curves as if load had been so many times as large; between two counts logarithms are averaged.
+
+    Of a single replica it is by how much it is busy: as its curve says at `level`, and all lost at 1.
+    """
+    count = len(starts) - 1
+    begins = np.zeros(count + 1, np.int64)
+    for i in range(count):
+        begins[i + 1] = begins[i] + int(np.ceil((starts[i + 1] - starts[i] - 1) * times)) + 1
+    grown = np.zeros(begins[count])
+    for i in range(count):
+        start, last = starts[i], starts[i + 1] - starts[i] - 1
+        for n in range(begins[i + 1] - begins[i]):
+            place = min(n / times, float(last))
+            low = int(place)
+            share = place - low
+            if 0.0 < place < 1.0:
+                busier = level[i] / place - level[i]
+                share = 1.0 - min(1.0, busier / max(1.0 - level[i], ROUNDING))
+            below, above = np.log1p(lost[start + low]), np.log1p(lost[start + min(low + 1, last)])
+            grown[begins[i] + n] = np.expm1((1.0 - share) * below + share * above)
+            if n < level[i] * times:
+                grown[begins[i] + n] = lost[start]
+    return begins, grown
 
 
 def least_replicas(search: Callable[[int], LossCurve], may_miss: float) -> int:
