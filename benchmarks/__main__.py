@@ -18,6 +18,7 @@ BENCHMARKS: Mapping[str, str] = {
     "policies": "planner policies at equal attainment over a grid of deployments (hours; --quick: one)",
     "decisions": "CPU time of a decision of headway, by past and deployments (minutes)",
     "mismatch": "plans for engines of other speeds than profiled, corrected and not (an hour; --quick: less)",
+    "bursts": "what bursts cost beside the best fixed fleet (--seeds, else 3; minutes)",
     "advice": "savings that a dry run forecasts against those really made (an hour; --quick: minutes)",
     "advice_live": "the same on a live fleet of simulated engines (8 minutes, two Rays)",
     "routing": "cost of a routing decision and of a request's events",
@@ -31,6 +32,7 @@ BENCHMARKS: Mapping[str, str] = {
 OPTIONS: Mapping[str, Sequence[str]] = {
     "policies": ("cells", "quick", "output", "workers", "report"),
     "mismatch": ("cells", "quick", "output", "workers", "scrape", "unprofiled"),
+    "bursts": ("only", "seeds", "workers"),
     "advice": ("cells", "quick", "output", "workers"),
     "advice_live": (),
     "routing": ("only",),
@@ -109,7 +111,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     routings.add_argument("--loads", metavar="LIST", help="percent; else each load's own")
     routings.add_argument("--duration", metavar="S", type=float, help="at most so many seconds of each load")
-    routings.add_argument("--seeds", metavar="N", type=int, help="runs of each, else 2")
+    routings.add_argument("--seeds", metavar="N", type=int, help="runs of each, else 2; bursts: 3")
     routings.add_argument("--routings", metavar="LIST", help="the first is judged beside the others")
     routings.add_argument("--learn", action="store_true", help="with the learned latency model")
     routings.add_argument("--json", metavar="FILE", type=pathlib.Path, help="write the rows")
