@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from interp.jit import compiled
 
-IntArray, FloatArray = NDArray[np.int64], NDArray[np.float64]
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
 
 MUCH, NOTHING = 0.3, 0.0005
 """Shares of requests: above the first the curve is not looked at closely; the second counts as none."""
