@@ -17,24 +17,16 @@ from statistics import fmean
 
 import numpy as np
 
-from benchmarks.mismatch import GOAL, POOLS
+from benchmarks.mismatch import FIRST_S, GOAL, POOLS, least_fleet
 from benchmarks.policies.recording import Recording, read
 from headway.config import load_config
-from headway.planning import Role
-from headway.planning.replay import (
-    ReplayEngine,
-    Requests,
-    decode_losses,
-    least_replicas,
-    mixed_losses,
-    prefill_losses,
-)
+from headway.planning.replay import ReplayEngine
 from headway.simulation.build import Plan, make_plan, make_scenario
 from headway.simulation.demand import reach
 from headway.simulation.simulate import simulate
 from headway.workload import TraceOptions
 
-DURATION_S, FIRST_S, LATE_S = 7200.0, 300.0, 1800.0
+DURATION_S, LATE_S = 7200.0, 1800.0
 LENGTHS = "input_tokens=1000,output_tokens=150,input_cv=0.7,output_cv=0.7"
 OFF_S, ON_S = 240.0, 45.0
 SHAPES = {
@@ -70,13 +62,14 @@ class Cell:
         requests = _requests(self.load, DEPLOYMENTS[self.deployment][0], self.seed)
         setting = make_scenario(plan, requests)
         attainable = reach(requests, setting.mix, plan.idle).attainable / len(requests.arrival_s)
-        setting = replace(setting, initial=_least(plan, requests.head(FIRST_S)))
+        engine = ReplayEngine.of(plan.profile, plan.settings.slo, plan.engine)
+        setting = replace(setting, initial=least_fleet(plan, requests.head(FIRST_S), engine))
         result = simulate(setting, requests, plan.policy, plan.asked_forecaster, learner=plan.learner(None))
         late = [each for each in result.intervals if each.end_s > LATE_S and each.requests]
         met = sum((each.attainment or 0.0) * each.requests for each in late)
         fixed = sum(
             count * plan.settings.limits[role].gpus_per_replica
-            for role, count in _least(plan, requests).items()
+            for role, count in least_fleet(plan, requests, engine).items()
         )
         share = met / sum(each.requests for each in late) / attainable
         return share, result.gpu_hours / (fixed * DURATION_S / 3600.0)
@@ -116,19 +109,6 @@ def _random(rng: np.random.Generator, low_rps: float) -> Recording:
         for mean in (1000.0, 150.0)
     ]
     return Recording(arrival_s, lengths[0].astype(np.int64), lengths[1].astype(np.int64), DURATION_S)
-
-
-def _least(plan: Plan, recording: Recording) -> dict[Role, int]:
-    """The least fixed fleet that keeps GOAL, by replay, with an equal part of the losses in each pool."""
-    engine = ReplayEngine.of(plan.profile, plan.settings.slo, plan.engine)
-    columns = (recording.arrival_s, recording.input_tokens, recording.output_tokens)
-    requests = Requests(*(column.astype(np.float64) for column in columns))
-    curves = {Role.PREFILL: prefill_losses, Role.DECODE: decode_losses, Role.MIXED: mixed_losses}
-    may_miss = (1.0 - GOAL) / len(plan.settings.limits)
-    return {
-        role: least_replicas(lambda guess, role=role: curves[role](engine, requests, 0, guess), may_miss)
-        for role in plan.settings.limits
-    }
 
 
 def main(data: Path | None, *, only: str = "", seeds: int = 3, workers: int | None = None) -> int:

@@ -143,7 +143,9 @@ class Job:
         slower = engines
         if mismatch.later is not None:
             slower = scaled(plan.profile, min(mismatch.prefill, mismatch.later))
-        fleet = _first_fleet(plan, trace, ReplayEngine.of(engines, plan.settings.slo, plan.engine))
+        fleet = least_fleet(
+            plan, trace.head(FIRST_S), ReplayEngine.of(engines, plan.settings.slo, plan.engine)
+        )
         scenario = make_scenario(plan, trace)
         known = reach(trace, scenario.mix, replace(plan.idle, profile=slower))
         found: dict[str, Any] = {"attainable": known.attainable, "requests": known.requests}
@@ -223,7 +225,7 @@ class UnprofiledJob:
         truth = self._plan({"engine.profile": str(self.data / "profiles" / directory)})
         setting = make_scenario(truth, trace)
         engine = ReplayEngine.of(truth.profile, truth.settings.slo, truth.engine)
-        setting = replace(setting, initial=_first_fleet(truth, trace, engine))
+        setting = replace(setting, initial=least_fleet(truth, trace.head(FIRST_S), engine))
         known = reach(trace, setting.mix, truth.idle)
         found: dict[str, Any] = {"attainable": known.attainable, "requests": known.requests}
         found["truth"] = _figures(setting, trace, truth, None)
@@ -268,10 +270,9 @@ def unprofiled_table(jobs: Sequence[UnprofiledJob]) -> Iterator[str]:
             yield f"| {job.trace}, {job.engine}, {job.pools} | {way} | {by} | {figures} | {cost:.2f} |"
 
 
-def _first_fleet(plan: Plan, trace: Recording, engine: ReplayEngine) -> Mapping[Role, int]:
-    """The smallest fleet that keeps the goal in the first seconds, by replay."""
-    head = trace.head(FIRST_S)
-    columns = (head.arrival_s, head.input_tokens, head.output_tokens)
+def least_fleet(plan: Plan, recording: Recording, engine: ReplayEngine) -> Mapping[Role, int]:
+    """The smallest fleet that keeps the goal, by replay, with an equal part of the losses in each pool."""
+    columns = (recording.arrival_s, recording.input_tokens, recording.output_tokens)
     requests = Requests(*(column.astype(np.float64) for column in columns))
     curves = {Role.PREFILL: prefill_losses, Role.DECODE: decode_losses, Role.MIXED: mixed_losses}
     may_miss = (1.0 - GOAL) / len(plan.settings.limits)
