@@ -28,7 +28,7 @@ from actors.store import InOrder, InternalKvStore, Store
 from actors.stored import Kind, put, read
 from headway.config import HeadwayConfig
 from headway.planning import LoadForecast, decision_interval_s
-from headway.planning.doubt import MOST, in_doubt, makes_sure, settled
+from headway.planning.doubt import in_doubt, makes_sure, open_still, settled
 from headway.planning.forecasting import Ahead, Forecaster, LoadForecaster, forecaster_for
 from headway.workload import TraceError, TraceOptions, interval_series, open_trace
 from predictors import PredictorError
@@ -150,7 +150,8 @@ def _settled(intervals: Iterable[ObservedLoad]) -> tuple[list[ObservedLoad], lis
     doubted: list[ObservedLoad] = []
     for each in intervals:
         sure = makes_sure(each.requests, each.least, each.length)
-        if 0 < len(doubted) < MOST and not sure:
+        waiting = open_still([in_doubt(one.requests, one.least) for one in doubted])
+        if waiting and not sure:
             doubted.append(each)
             continue
         rate = each.requests / each.length if sure else inf

@@ -30,7 +30,7 @@ from actors.stored import Kind, UnreadableError, decoded, encoded, put, put_asid
 from headway.planning import Observation, Policy, Role
 from headway.planning.advice.advisor import AdvisorMemory
 from headway.planning.deciding import call
-from headway.planning.doubt import MOST, in_doubt, makes_sure, settled_by
+from headway.planning.doubt import in_doubt, makes_sure, open_still, settled_by
 from headway.planning.records import DecisionRecord, ReplicaTimes
 
 logger = logging.getLogger(__name__)
@@ -104,7 +104,8 @@ class PlannerMemory:
     def after(self, policy: Policy, shown: Observation, state: Any) -> "PlannerMemory":  # noqa: ANN401
         """With the state after a decision on `shown`."""
         before, doubted = (self.state, self.doubted) if self.policy == policy.name else (None, ())
-        if 0 < len(doubted) < MOST and not _makes_sure(shown, policy):
+        waiting = open_still([in_doubt(each.requests, each.least_requests) for each in doubted])
+        if waiting and not _makes_sure(shown, policy):
             sure, doubted = self.sure, (*doubted, shown)
         elif in_doubt(shown.requests, shown.least_requests):
             sure, doubted = before, (shown,)

@@ -12,11 +12,12 @@ all of them saw. Predictors and the policy go on from their state before the fir
 learn settled ones in place of what was seen: no level, loss curve or factor remembers a slip, and no raise
 that it asked for waits for its release.
 
-MOST intervals in doubt in a row are no slip, and stay as they were seen: to learn them anew takes a decision
-each, about half a second under the largest loads, in the time of one. An interval of which nothing is
-known, or less than WHOLE of one, makes nothing sure.
+MOST intervals in doubt before a sure one are no slip, and stay as they were seen: to learn them anew takes a
+decision each, about half a second under the largest loads, in the time of one. An interval of which nothing
+is known, or less than WHOLE of one, makes nothing sure, and LONGEST of all kinds are waited for.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import isfinite
 
@@ -25,7 +26,7 @@ import numpy as np
 from headway.planning.forecasting import WHOLE
 from headway.planning.types import Observation, Traffic
 
-MOST = 4
+MOST, LONGEST = 4, 20
 ARRIVED = ("arrival_s", "input_tokens", "slo_ttft_s", "slo_itl_s", "slo_class")
 
 
@@ -37,6 +38,11 @@ def in_doubt(requests: float, least: float) -> bool:
 def makes_sure(requests: float, least: float, length: float) -> bool:
     """True for an interval that settles those before it, `length` times the policy's."""
     return isfinite(requests) and not in_doubt(requests, least) and length >= WHOLE
+
+
+def open_still(doubts: Sequence[bool]) -> bool:
+    """True while intervals wait for a sure one; `doubts` says which of them are in doubt."""
+    return 0 < sum(doubts) < MOST and len(doubts) < LONGEST
 
 
 def settled(requests: float, least: float, expected: float) -> float:

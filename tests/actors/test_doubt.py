@@ -27,6 +27,7 @@ POLICIES: Mapping[str, Mapping[str, object]] = {
     "headway": {"planner__policy": "headway"},
     "headway with kalman": {"planner__policy": "headway", "planner__headway__predictors": ("kalman",)},
 }
+NAN = float("nan")
 Doubts = Mapping[int, tuple[float, float]]
 """By interval what came by every witness, and by one of them."""
 
@@ -41,7 +42,7 @@ class Learning(ScriptedActors):
         self.doubts, self.counted, self.calibrated, self.number = doubts, counted, 0, 0
 
     async def collect(self, interval_s, since_s, counts) -> Measured:
-        least, requests = self.doubts.get(self.number, (float("nan"), USUAL))
+        least, requests = self.doubts.get(self.number, (NAN, USUAL))
         doubt = {
             "least_requests": least,
             "health": Health(status=HealthStatus.PARTIAL, detail="two witnesses"),
@@ -126,6 +127,13 @@ def test_a_doubt_raises_the_plan_at_once_and_is_forgotten_by_a_planner_that_was_
     assert doubted[10:] == known[10:]
 
 
+def test_a_doubt_before_an_outage_is_forgotten_after_it() -> None:
+    """Intervals of which nothing is known make nothing sure, and are in no doubt either."""
+    unknown = dict.fromkeys(range(9, 9 + MOST + 2), (NAN, NAN))
+    known = plans("headway", unknown, 9 + MOST + 6)
+    assert plans("headway", {8: (USUAL, 2 * USUAL), **unknown}, 9 + MOST + 6)[-3:] == known[-3:]
+
+
 def test_a_doubt_that_lasts_is_what_there_is() -> None:
     lasting = dict.fromkeys(range(6, 6 + MOST + 1), (USUAL, 2 * USUAL))
     doubted = plans("headway", lasting, 6 + MOST + 4)
@@ -133,7 +141,7 @@ def test_a_doubt_that_lasts_is_what_there_is() -> None:
 
 
 def test_a_peak_of_which_witnesses_differ_keeps_what_all_of_them_saw() -> None:
-    known = plans("headway", {8: (float("nan"), 2 * USUAL)}, 12)
+    known = plans("headway", {8: (NAN, 2 * USUAL)}, 12)
     assert plans("headway", {8: (2 * USUAL, 2.5 * USUAL)}, 12)[9:] == known[9:]
 
 
@@ -150,7 +158,7 @@ def test_engines_are_not_judged_by_an_interval_in_doubt() -> None:
 def test_histories_keep_what_was_seen_and_older_rows_are_read() -> None:
     store = MemoryStore()
     history = LoadHistory(store, 10.0)
-    for tick, least in enumerate((float("nan"), 4.0, float("nan"))):
+    for tick, least in enumerate((NAN, 4.0, NAN)):
         history.add(ObservedLoad(tick=tick, requests=9.0, isl_tokens=1.0, osl_tokens=1.0, least=least))
     rows = read(store, KIND, f"{HISTORY}{0:012d}", lambda each: each["intervals"])
     assert [len(row) for row in rows] == [5, 6, 5]

@@ -117,6 +117,13 @@ def test_the_queue_of_a_jump_without_precedent_is_held_against_no_forecast():
     assert 20 <= chosen(history, lead=3).replicas <= 28
 
 
+def test_a_jump_that_begins_in_the_last_seconds_of_an_interval_multiplies_nothing():
+    """Of that interval a forecast of before knew nothing either, though its mean has hardly risen."""
+    history = bursts([0.2] * 30).add(0.3, curve(3, 60), 960)
+    history = bursts_after(history, [20.0, *[0.2] * 5])
+    assert 20 <= chosen(history, lead=3).replicas <= 28
+
+
 @pytest.mark.parametrize("sizes", [(12.0, 14.0, 17.0, 20.0), (20.0, 17.0, 14.0, 12.0)])
 def test_what_is_held_for_bursts_does_not_depend_on_their_order(sizes):
     """The peak has grown by those that were the largest so far: they raise no factor on top."""

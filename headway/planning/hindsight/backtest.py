@@ -35,8 +35,9 @@ first intervals, of which no forecast could speak, are judged by what was said s
 they had come again.
 
 What could not be known. Work of more than SURPRISE times all that had been seen when its forecast was made is
-held against no forecast, nor are the intervals after it that had been spoken of by then, in which its queue
-drains: none is multiplied for a jump that has no precedent. When it comes again, it has one. That it may do
+held against no forecast: none is multiplied for a jump that has no precedent. With it go the interval before,
+in whose last seconds it may have begun, and those after it that had been spoken of by then, in which its
+queue drains. When it comes again, it has one. That it may do
 so soon is not known either, so in the part of the past that stands for what has not been seen it counts
 against all but the peak: for as long as a jump weighs there, the peak is what holds.
 """
@@ -50,7 +51,7 @@ import numpy as np
 
 from headway.planning.hindsight.history import SMOOTHING, PoolHistory, Predicted
 from headway.planning.replay.curve import least_within, under_load
-from headway.planning.types import FloatArray, IntArray
+from headway.planning.types import BoolArray, FloatArray, IntArray
 from interp.jit import compiled
 
 SMOOTHINGS = (0.5, 0.2, 0.1, 0.05)
@@ -155,7 +156,7 @@ def backtest(
         growth=growth,
         expected=past.said[:, -1],
         typical=float(np.median(least)) if len(least) else 0.0,
-        surprising=float(requests[past.jump > SURPRISE].sum()),
+        surprising=float(requests[history.work[past.judged] > SURPRISE * past.precedent].sum()),
     )
 
 
@@ -165,8 +166,8 @@ class _Past:
 
     The intervals `judged`, from `first` on, are judged by what was said after those `heard`, `lag` before,
     which is a lead unless the past is too short; `weights` f8[N] by age, of which the share `unseen` stands
-    for what has not been seen. `since` is the most work of an interval from then up to the judged one, and
-    `jump` the same over all that had been seen then.
+    for what has not been seen. `precedent` is the most work that had been seen then, and `near` the most from
+    then up to the interval after the judged one: a `sudden` one had no precedent.
     """
 
     history: PoolHistory
@@ -177,8 +178,8 @@ class _Past:
     lag: int
     weights: FloatArray
     unseen: float
-    since: FloatArray
-    jump: FloatArray
+    precedent: FloatArray
+    near: FloatArray
 
     @classmethod
     def of(cls, history: PoolHistory, said: FloatArray, lead: int, half_life: float) -> "_Past":
@@ -189,8 +190,8 @@ class _Past:
         lag = lead if mature else 0
         heard = judged - lag
         weights = 0.5 ** (np.arange(count)[::-1] / half_life)
-        precedent = np.maximum.accumulate(history.work)[heard]
-        since = np.max([history.work[judged - back] for back in range(max(1, lag))], axis=0)
+        work = np.append(history.work, 0.0)
+        near = [work[judged + place] for place in range(1, -max(1, lag), -1)]
         return cls(
             history=history,
             said=said,
@@ -200,13 +201,18 @@ class _Past:
             lag=lag,
             weights=weights,
             unseen=1.0 / (float(weights[first:].sum()) / lead + 1.0),
-            since=since,
-            jump=since / np.maximum(precedent, ROUNDING),
+            precedent=np.maximum.accumulate(history.work)[heard],
+            near=np.max(near, axis=0),
         )
 
     @property
     def factors(self) -> FloatArray:
         return FACTORS * self.history.slack
+
+    @property
+    def sudden(self) -> BoolArray:
+        """Which of the judged intervals are held against no forecast."""
+        return self.near > SURPRISE * np.maximum(self.precedent, ROUNDING)
 
     @property
     def ordered(self) -> IntArray:
@@ -223,7 +229,7 @@ class _Past:
         said = self.said[:, self.heard]
         later = np.append(np.maximum.accumulate(self.history.work[::-1])[::-1], 0.0)
         said[PEAK] = np.maximum(said[PEAK], later[np.minimum(self.judged + self.lag, len(later) - 1)])
-        return np.where(self.jump > SURPRISE, self.since, said)
+        return np.where(self.sudden, self.near, said)
 
     def totals(
         self, said: FloatArray, weights: FloatArray, intervals: IntArray
