@@ -20,7 +20,9 @@ address) and `role`.
 One that hangs holds up no other: after its first failure a read waits LATE_S for it at most, and takes its
 answer when it comes.
 
-Addresses are one process where it began at one moment and has spent the same seconds on the same prompts. A
+Addresses are one process where it began at one moment and has been seen to have spent the same seconds on
+the same prompts, until one of them has spent less than another had at the read before. Those that began at
+one moment, and have shown neither, are named: under load two reads of one process are never the same. A
 worker of a LeaderWorkerSet is no engine until it answers: mostly it has no metrics.
 
 They are found (`Discovery`) as given addresses, as every address of a name, or as pods by their labels.
@@ -93,8 +95,6 @@ AT_ONCE = 64
 LATE_S = 1.0
 """How long a read waits for engines that failed before."""
 SILENT_S = 300.0
-ALIKE_S = 60.0
-"""How long addresses are one process without having shown the same: between two reads something happens."""
 SHOWN = 3
 
 _log = logging.getLogger(__name__)
@@ -240,7 +240,7 @@ class _Engine:
     signs: Sequence[SeriesId] = ()
     began_s: float | None = None
     spent: Sequence[float] = ()
-    alike_s: float = -inf
+    before: Sequence[float] = ()  # at the read before, LATE_S ago or more
     read_s: float | None = None
     fault: str = ""
     refused: bool = False
@@ -249,6 +249,12 @@ class _Engine:
     def idle_worker(self) -> bool:
         """True of a pod beside its group's leader that has never answered."""
         return self.read_s is None and self.labels.get(WORKER, "0") != "0"
+
+    def may_be(self, other: "_Engine") -> bool:
+        """True where nothing of the last two reads of both shows that they are two processes."""
+        begun = self.began_s and self.began_s == other.began_s and any(self.spent) and any(other.spent)
+        pairs = (*zip(self.before, other.spent, strict=False), *zip(other.before, self.spent, strict=False))
+        return bool(begun) and all(earlier <= later for earlier, later in pairs)
 
     def stands(self, at_s: float, stale_s: float) -> bool:
         """True while it is not read, and what was read of it last still stands for it."""
@@ -314,13 +320,12 @@ class EngineFleet:
         self._processes, before, self._same = {}, self._same, {}
         for address, each in self._engines.items():
             name, other = address, self._engines.get(before.get(address, ""))
-            alike = other and each.began_s == other.began_s and self._clock() - each.alike_s < ALIKE_S
-            if other and (alike or each.fault or other.fault):
+            if other and (each.may_be(other) or each.fault or other.fault):
                 name = before[address]
             shows = each.began_s and any(each.spent) and not each.fault
             if shows and (known := first.setdefault((each.began_s, *each.spent), address)) != address:
-                name, each.alike_s = self._same.get(known, known), self._clock()
-            if name != address:
+                name = self._same.get(known, known)
+            if (name := self._same.get(name, name)) != address:
                 self._same[address] = name
             if not each.idle_worker and (name not in self._processes or self._processes[name].fault):
                 self._processes[name] = each
@@ -334,7 +339,16 @@ class EngineFleet:
         """Without single requests, which engines do not list; what was counted once is named."""
         engines = plural(len({*self._same.values()}), "engine")
         again = f"{engines} listed several times, counted once: {first_few([*map(redacted, self._same)])}"
-        return noted(measured, again if self._same else "")
+        doubled = [f"{redacted(one)} and {redacted(other)}" for one, other in self._may_be_same()]
+        unsure = f"{first_few(doubled)} began at one moment: one process would be counted several times"
+        return noted(noted(measured, again if self._same else ""), unsure if doubled else "")
+
+    def _may_be_same(self) -> list[tuple[str, str]]:
+        """Processes beside the first of those that they may be."""
+        first: dict[float | None, str] = {}
+        named = [(first.setdefault(each.began_s, name), name) for name, each in self._processes.items()]
+        known = self._processes
+        return [(one, name) for one, name in named if one != name and known[one].may_be(known[name])]
 
     async def inventory(self) -> Inventory:
         """What the pages of engines that answer show; SourceDownError where none does."""
@@ -419,6 +433,8 @@ class EngineFleet:
             engine.fault, engine.refused = str(error), isinstance(error, RefusedError)
         else:
             engine.began_s, engine.page = page.pop(BEGAN, None), page
+            if self._clock() - (engine.read_s or -inf) >= LATE_S:
+                engine.before = engine.spent
             engine.spent = [sum(page[one] for one in page if one.name == name) for name in self._spent]
             engine.read_s, engine.fault = self._clock(), ""
 

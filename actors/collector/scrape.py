@@ -213,10 +213,11 @@ class Naming:
         self._named: dict[str, dict[SeriesId, SeriesId]] = {}
 
     def labelled(self, process: str, samples: Samples, labels: Mapping[str, str]) -> dict[SeriesId, float]:
-        """The samples of a process with these labels."""
+        """The samples of a process with these labels; its own of such names are `exported_…` then."""
         named = self._named.setdefault(process, {})
         for series in samples.keys() - named.keys():
-            named[series] = series_id(series.name, {**dict(series.labels), **labels})
+            own = {f"exported_{name}" if name in labels else name: value for name, value in series.labels}
+            named[series] = series_id(series.name, own | dict(labels))
         return {named[series]: value for series, value in samples.items()}
 
     def keep(self, processes: Mapping[str, object]) -> None:
