@@ -16,11 +16,12 @@ After interval i − h, forecast j said f_ij for interval i, h being the lead. H
 with L_i the loss curve of the interval (see `headway.planning.replay`) and w_i = 2^(−age / half-life). One
 figure holds the forecast's error, burstiness, lengths and queueing together, in the unit that counts.
 
-The peak is no forecast of an interval. It is what is held where bursts come and go faster than a level
-remembers, for each the same: of bursts alike the next is the largest of k + 1 with a chance of 1 / (k + 1).
-So an interval is judged by the most work of all that are not within a lead of it, be they before or after,
-and cost_peak,x is what x times today's peak costs. By the peak as it was known then, each burst that was the
-largest so far would be held against it, and raise the factor of a peak that has grown by it already.
+The peak does not forecast an interval. It is a fleet that is held while bursts come and go faster than a
+level can follow. Of k + 1 bursts that are alike, the next is the largest with a chance of 1 / (k + 1). So an
+interval is judged by the most work of all others, before or after it, that are not within a lead of it, and
+cost_peak,x is what x times today's peak costs. Judged by the peak as it was known then, each burst that was
+the largest so far would raise the factor, and that factor would multiply a peak which has grown by the same
+burst.
 
 What has not been seen yet. The past is a small sample: h intervals are about one independent observation of
 the forecast's error, so n intervals are n / h, and the next may be worse than all of them with a chance of
@@ -35,11 +36,11 @@ first intervals, of which no forecast could speak, are judged by what was said s
 they had come again.
 
 What could not be known. Work of more than SURPRISE times all that had been seen when its forecast was made is
-held against no forecast: none is multiplied for a jump that has no precedent. With it go the interval before,
-in whose last seconds it may have begun, and those after it that had been spoken of by then, in which its
-queue drains. When it comes again, it has one. That it may do
-so soon is not known either, so in the part of the past that stands for what has not been seen it counts
-against all but the peak: for as long as a jump weighs there, the peak is what holds.
+held against no forecast: none is multiplied for a jump that has no precedent. Neither is the interval before
+it, in whose last seconds it may have begun, nor those after it whose forecasts were made before it was known:
+in them its queue drains. When it comes again, it has a precedent. That it may do so soon is not known either,
+so in the part of the past that stands for what has not been seen it counts against all but the peak: for as
+long as a jump weighs there, the peak is what holds.
 """
 
 from collections.abc import Callable
