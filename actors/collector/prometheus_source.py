@@ -70,7 +70,7 @@ class Point(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
     """The answers to `promql.coverage` and `promql.ahead`; NaN for what has no series. `unread` are the
-    targets by instance, `there` counts engines, `named` has the requests by the model's label."""
+    targets by instance, `there` counts replicas, `named` has the requests by the model's label."""
 
     newest: float = NAN
     ahead: float = NAN
@@ -78,7 +78,7 @@ class Coverage:
     scraping: float = NAN
     resumed: float = NAN
     unread: tuple[str, ...] = ()
-    there: float = NAN
+    there: int = 0
     named: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -95,15 +95,17 @@ def coverage_of(answer: Iterable[Point], model_label: str) -> Coverage:
     """The answer to `promql.coverage`."""
     figures: dict[str, float] = {}
     named: dict[str, float] = {}
-    unread = []
+    unread, there = [], []
     for what, labels, value in answer:
         if what == "unread":
             unread.append(labels.get(INSTANCE, "?"))
+        elif what == "there":
+            there.append((labels.get(promql.RANK, ""), value))
         elif what == "named":
             named[labels.get(model_label, "")] = value
         else:
             figures[what] = value
-    return Coverage(**figures, unread=tuple(sorted(unread)), named=named)
+    return Coverage(**figures, unread=tuple(sorted(unread)), there=promql.replicas(there), named=named)
 
 
 def coverage_health(
@@ -189,6 +191,7 @@ class PrometheusSource:
             any_model=promql.selector(names, chosen.where(any_model, requests.role)),
             up=promql.selector(["up"], chosen.where(())),
             model_label=label,
+            rank=series.preset.rank,
         )
 
     async def collect(self, start_s: float, end_s: float, since_s: float | None = None) -> Measured:
@@ -283,12 +286,16 @@ class PrometheusSource:
             }
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    answer = await self._points(promql.engines(running, load.role_label, fresh_s), None)
+                    asked = promql.engines(running, load, self._series.preset.rank, fresh_s)
+                    answer = await self._points(asked, None)
             except (SourceDownError, TimeoutError) as error:
                 self._failed(error)
                 answer = []
-            named = [(self._role(load, point), int(point.value)) for point in answer]
-            self._engines = {role: count for role, count in named if role is not None}
+            found: dict[Role, list[tuple[str, float]]] = {}
+            for point in answer:
+                if role := self._role(load, point):
+                    found.setdefault(role, []).append((point.labels.get(promql.RANK, ""), point.value))
+            self._engines = {role: promql.replicas(counted) for role, counted in found.items()}
         return self._engines
 
     def status(self) -> dict[str, object]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from actors.collector.presets import Labels
+from actors.collector.presets import Labels, Load
 from actors.collector.series import GROUP, ModelSeries
 from headway.planning import Role
 
@@ -16,6 +16,8 @@ WHAT = "what"
 
 ENGINE_OF, SHARED = "engine_of", ("namespace", "ReplicaId")
 """Label with the pod or instance of an engine; labels that tell apart those that share its value."""
+RANK = "rank_of"
+"""Label with the data-parallel rank of an engine that is no pod."""
 
 HISTORY_S = 6 * 3600.0
 """How far back a series is looked for before it counts as new."""
@@ -125,13 +127,14 @@ def ahead(alive: str) -> str:
 
 class Watched(NamedTuple):
     """Selectors of what every running system shows, of a counter of requests, of the same one with any model,
-    and of `up`; and the label of the model."""
+    and of `up`; and the labels of the model and of ranks, the latter empty where there are none."""
 
     alive: str
     counter: str
     any_model: str
     up: str
     model_label: str
+    rank: str
 
 
 def coverage(watched: Watched, interval_s: float, fresh_s: float) -> str:
@@ -142,12 +145,12 @@ def coverage(watched: Watched, interval_s: float, fresh_s: float) -> str:
     scraping   series of `up`, or of the first, at the interval's start: whether Prometheus was scraping then
     resumed    series of the counter that go on from a sample too old to be the one the interval begins with
     unread     targets that had samples of the counter a moment ago and cannot be scraped now, one series each
-    there      engines of those that can
+    there      replicas of those that can, as `engines` counts them
     named      requests in the interval by the model's label, of all that serve this model
 
     A series counts as new only if Prometheus was scraping at the start and it continues no earlier sample.
     """
-    alive, counter, any_model, up, label = watched
+    alive, counter, any_model, up, label, rank = watched
     start, reach = f"offset {duration(interval_s)}", duration(max(interval_s, fresh_s))
     last = f"(last_over_time({counter}[{reach}]) > 0)"
     base = f"last_over_time({counter}[{duration(fresh_s)}] {start})"
@@ -162,33 +165,43 @@ def coverage(watched: Watched, interval_s: float, fresh_s: float) -> str:
         ),
         "resumed": f"count(({last} >= {earlier}) unless {base})",
         "unread": f"(({up} == 0) and {sampled}) unless on (instance) (({up} == 1) and {sampled})",
-        "there": f"count({_by_engine(f'({up} == 1) and {sampled}')})",
+        "there": _engines_by_rank(f"({up} == 1) and {sampled}", rank),
         "named": f"sum by ({label}) (increase({any_model}[{duration(interval_s)}]) and {here})",
     }
     return " or ".join(_labelled(expression, what) for what, expression in table.items())
 
 
-def engines(running: Mapping[Role | None, str], role_label: str | None, fresh_s: float) -> str:
+def engines(running: Mapping[Role | None, str], load: Load, rank: str, fresh_s: float) -> str:
     """One query for the engines with a fresh sample of a gauge that each of them has (its selector by role).
 
-    A pod is one engine, whatever ports and ranks it has; without the label `pod` an instance is. The answer
-    is labelled with the role, or with the role's label.
+    The answer is labelled with the role, or with the role's label, and with ranks (`replicas`).
     """
     parts = []
     for role, gauge in running.items():
-        label = (role_label,) if role_label and role is None else ()
+        label = (load.role_label,) if load.role_label and role is None else ()
         fresh = f"timestamp({gauge}) > time() - {fresh_s:g}"
-        each = _by_engine(fresh, label)
-        parts.append(_labelled(f"count by ({', '.join(label)}) ({each})", f"engines:{role or ''}"))
+        parts.append(_labelled(_engines_by_rank(fresh, rank, label), f"engines:{role or ''}"))
     return " or ".join(parts)
 
 
-def _by_engine(found: str, labels: Iterable[str] = ()) -> str:
-    """One series for each engine of which something is found."""
-    by_instance = f'label_replace({found}, "{ENGINE_OF}", "$1", "instance", "(.*)")'
-    by_pod = f'label_replace({by_instance}, "{ENGINE_OF}", "$1", "pod", "(.+)")'
-    by_group = f'label_replace({by_pod}, "{ENGINE_OF}", "$1", "{GROUP}", "(.+)")'
-    return f"count by ({', '.join((ENGINE_OF, *SHARED, *labels))}) ({by_group})"
+def replicas(engines_by_rank: Iterable[tuple[str, float]]) -> int:
+    """Replicas of engines counted by rank: each has every rank once; engines without one are one each."""
+    counts = dict(engines_by_rank)
+    return int(counts.pop("", 0.0) + max(counts.values(), default=0.0))
+
+
+def _engines_by_rank(found: str, rank: str, labels: Iterable[str] = ()) -> str:
+    """Counts the engines of which something is found, by rank (a label; empty: there are none).
+
+    A LeaderWorkerSet's group or else a pod is one engine, whatever ports and ranks it has, without a rank.
+    Else an instance is one.
+    """
+    named = [(ENGINE_OF, "$1", "instance"), (ENGINE_OF, "$1", "pod"), (ENGINE_OF, "$1", GROUP)]
+    ranked = [(RANK, "$1", rank), (RANK, "", "pod"), (RANK, "", GROUP)] if rank else []
+    for label, value, source in (*named, *ranked):
+        found = f'label_replace({found}, "{label}", "{value}", "{source}", "(.+)")'
+    each = f"count by ({', '.join((ENGINE_OF, *SHARED, RANK, *labels))}) ({found})"
+    return f"count by ({', '.join((RANK, *labels))}) ({each})"
 
 
 def _labelled(expression: str, what: str) -> str:

@@ -321,6 +321,25 @@ async def test_a_pod_and_a_group_of_pods_are_one_engine_whatever_ports_they_have
 
 
 @history("vllm")
+def two_replicas_of_two_ranks(past):
+    for rank in ("0", "1"):
+        registry = CollectorRegistry()
+        running = Gauge("vllm:num_requests_running", "x", ("model_name", "engine"), registry=registry)
+        running.labels(past.name, rank).set(1)
+        for at_s in (0.0, 10.0):
+            for host in range(2):
+                past.show(at_s, f"10.0.0.{host}:800{rank}", registry)
+
+
+async def test_a_replica_has_each_rank_once_where_no_pod_is_named(prometheus):
+    collector = collector_of(two_replicas_of_two_ranks.name, prometheus, 15.0, preset="vllm")
+    try:
+        assert await collector.engines() == {"mixed": 2}
+    finally:
+        await collector.close()
+
+
+@history("vllm")
 def older_and_newer_names(past):
     registry, labels = CollectorRegistry(), ("model_name", "engine")
 
