@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
-from actors.collector.engines import Discovery, EngineFleet, Pods
+from actors.collector.discovery import Discovery, Pods
+from actors.collector.engines import EngineFleet
 from actors.collector.exposition import SourceDownError
 from actors.collector.interval import Health, HealthStatus, Measured, unmeasured
 from actors.collector.inventory import Inventory

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from actors.collector.engines import Discovery, DiscoveryError, resolved
+from actors.collector.discovery import Discovery, DiscoveryError, resolved
 from actors.collector.interval import HealthStatus, PoolLoad
 from actors.collector.presets import PRESETS
 from actors.metric_collector import MetricCollector

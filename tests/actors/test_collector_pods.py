@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from actors.collector.engines import DiscoveryError, Pods
+from actors.collector.discovery import DiscoveryError, Pods
 from actors.collector.series import GROUP
 from headway.config import KubernetesSettings
 from headway.config.live import EngineAddresses
