@@ -257,15 +257,16 @@ def common(name: str, observation: Observation, settings: PolicySettings) -> dic
 
 
 def _inputs(observation: Observation) -> Mapping[str, Any]:
-    """The observation, with the first interval of each forecast, and slow replicas if there are any."""
+    """The observation, with the first interval of each forecast; what is rare only where there is some."""
     inputs = {item.name: getattr(observation, item.name) for item in fields(observation)}
     ahead = inputs.pop("ahead")
-    if inputs["stood"] is None:
-        del inputs["stood"]
-    if isnan(observation.least_requests):
-        del inputs["least_requests"]
-    if not observation.slow:
-        del inputs["slow"]
+    rare = {
+        "stood": observation.stood is not None,
+        "least_requests": not isnan(observation.least_requests),
+        "slow": observation.slow,
+        "repeats": observation.repeats,
+    }
+    inputs = {name: value for name, value in inputs.items() if rare.get(name, True)}
     return {**inputs, "ahead": {name: path[0] for name, path in ahead.items()}} if ahead else inputs
 
 

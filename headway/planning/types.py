@@ -184,6 +184,7 @@ class Observation:
     None where nobody recorded single requests, nor counted enough to make some (`synthetic`). `stood` are the
     pools that served the interval where `pools` are only planned (`headway.planning.advice`), else None.
     `slow` has by role how many times as long as the others ready replicas take that are known to differ.
+    `repeats` are arrivals that are known to be requests tried again; neither `requests` nor `traffic` has them.
     """
 
     now_s: float
@@ -201,6 +202,7 @@ class Observation:
     slow: Mapping[Role, tuple[float, ...]] = field(default_factory=dict)
     stood: Mapping[Role, PoolState] | None = None
     least_requests: float = NAN
+    repeats: float = 0.0
 
     @property
     def serving(self) -> Mapping[Role, PoolState]:

@@ -50,6 +50,8 @@ NEAR = 2.0
 """Lengths of prompts that are known of each other: an octave (`refinement.NEAR_OCTAVES`)."""
 PEAKY = 1.5
 """Times the typical need from which a pool counts as held for peaks."""
+LEAST_REPEATS = 0.01
+"""Share of the arrivals from which on repeats are worth a word."""
 SETTINGS = {"gpu_budget": "planner.max_gpu_budget"}
 """Settings by the names of limits, where these differ."""
 
@@ -98,6 +100,7 @@ def explain(
             else []
         ),
         *(f"{line}." for line in _beyond_reach(needs, may_miss)),
+        *_repeats(observation),
     ]
     reasons |= {
         "needs": needs,
@@ -121,6 +124,12 @@ def explain(
         reasons["slow"] = slow
     plain: dict[str, Any] = jsonable(reasons)
     return plain
+
+
+def _repeats(observation: Observation) -> Iterator[str]:
+    arrived = observation.requests + observation.repeats
+    if observation.repeats and (share := observation.repeats / arrived) >= LEAST_REPEATS:
+        yield f"{percent(round(share, 2))} of the arrivals are repeats of failed requests: not counted."
 
 
 def _unseen(observation: Observation, corrected: Mapping[str, Any]) -> str:
