@@ -10,7 +10,7 @@ agree, and to the time of one exchange where they do not.
 
 By SLO class (`classes_within`):
 
-    requests     arrivals that name the class
+    requests     arrivals that name the class, repeats too
     judged       those that ended in the interval, except those that clients cancelled or got wrong
     attainment   the share of these that met the SLO of their class; NaN if there are none
     ttft_s       of requests that were answered in full; `itl_s` likewise, of the mean gap of each request
@@ -44,14 +44,15 @@ ROW = np.dtype(
         ("itl_s", "<f4"),
     ]
 )
-"""A request that arrived (`output_tokens` is ARRIVAL) or completed; of those that name a class also one that
-missed its SLO otherwise (LOST).
+"""A request that arrived (`output_tokens` is ARRIVAL, of another tried again REPEAT) or completed; of those
+that name a class also one that missed its SLO otherwise (LOST).
 
 SLOs of its own, NaN where it has none, and the place of its class, 0 for none. Of one that completed also
 `cached_tokens`, which may be UNKNOWN, the seconds since it arrived, its TTFT and the mean ITL, NaN for none.
 """
 ARRIVAL = UNKNOWN = -1
 LOST = -2
+REPEAT = -3
 
 
 class RequestList(NamedTuple):
@@ -114,7 +115,7 @@ def clock_shift_s(answer: RequestList, asked_s: float, answered_s: float) -> flo
 
 
 def traffic_within(answer: RequestList, start_s: float, end_s: float) -> Traffic | None:
-    """The requests of (start_s, end_s]; None where the gateway has not kept all of them."""
+    """The requests of (start_s, end_s] without repeats; None where the gateway has not kept all of them."""
     if answer.whole_since_s > start_s:
         return None
     at_s = answer.rows["at_s"]
@@ -157,7 +158,7 @@ def classes_within(
 
 
 def _of_class(rows: NDArray[Any]) -> ClassMeasured:
-    arrived, lost = rows["output_tokens"] == ARRIVAL, rows["output_tokens"] == LOST
+    arrived, lost = np.isin(rows["output_tokens"], (ARRIVAL, REPEAT)), rows["output_tokens"] == LOST
     answered = rows[~arrived & ~lost]
     late = (answered["ttft_s"] > answered["slo_ttft_s"]) | (answered["itl_s"] > answered["slo_itl_s"])
     judged = len(answered) + int(lost.sum())

@@ -27,6 +27,7 @@ from serve_apps.gateway.backend import BackendError, Timeline, fault_of
 from serve_apps.gateway.outputs import Document, Events, Merged, OutputAnswer, Shape
 from serve_apps.gateway.prompts import Read
 from serve_apps.gateway.reading import LONG_BYTES, GenerationRequest
+from serve_apps.gateway.repeats import claimed
 from serve_apps.gateway.request_record import RequestRecord
 from serve_apps.gateway.responses import (
     Answer,
@@ -145,6 +146,8 @@ class Generation:
             await _say(channel, broken)
         finally:
             # A cancellation from outside passes through and counts as aborted.
+            if record.attempt is not None:
+                state.repeats.end(record.attempt, outcome)
             for each in records:
                 each.ended(outcome, channel.status)
                 state.records.end(each)
@@ -162,6 +165,8 @@ class Generation:
                 record.received()
                 time.watch(receive)
                 prompts = await self._asked(scope["headers"], body, channel, record, holder)
+                alike = partial(state.repeats.digest, holder.tenant, self._api.path)
+                digest = await self._beside(alike, body, long=len(body) >= LONG_BYTES)
                 requests, counts = await self._engine_requests(prompts, len(body), record)
             for number in range(1, len(requests)):
                 records.append(record.another(number))
@@ -180,9 +185,23 @@ class Generation:
                 # What a key may not have is no load that a planner has to size for.
                 for each, request in zip(records, requests, strict=True):
                     each.accepted(request.input_tokens)
+                self._know_repeats(records, holder.tenant, digest, claimed=claimed(scope["headers"]))
                 answer = self._answer(channel, counts, stream=stream)
                 with closing(answer), state.slots(len(requests), holder):
                     await self._relay(requests, answer, records, shape, time)
+
+    def _know_repeats(
+        self, records: Sequence[RequestRecord], key: str, digest: bytes, *, claimed: bool
+    ) -> None:
+        """A call that is another one tried again shows in its records, now or when the other breaks off."""
+
+        def on_repeat() -> None:
+            for each in records:
+                each.repeats()
+
+        records[0].attempt = self._state.repeats.begin(key, digest, on_repeat, claimed=claimed)
+        if records[0].attempt.repeat:
+            on_repeat()
 
     async def _asked(
         self, headers: HeaderList, body: bytes, channel: Channel, record: RequestRecord, holder: Holder

@@ -3,6 +3,7 @@
 A request is one output: a call with several outputs counts as so many, in every one of these.
 
     arrivals    valid requests, shed and unready ones included: the load that a planner has to size for
+    repeats     those of them that are others tried again (`repeats`), which a planner does not size for
     requests    every request for output by outcome, invalid ones too; not those refused for want of a key
     TTFT        body received -> first token
     ITL         a chunk of k tokens after a gap g counts as k gaps of g/k, further tokens of the first chunk
@@ -238,7 +239,7 @@ class GatewayMetrics(Collector):
         self.slo_class_requests: Counter[tuple[str, bool]] = Counter()
         self.of_tenants = TenantCounts(RoutingSettings())
         self.ttft, self.itl = Histogram(waits), Histogram(gaps)
-        self.arrival_input_tokens = Histogram(counts)
+        self.arrival_input_tokens, self.repeat_input_tokens = Histogram(counts), Histogram(())
         self.durations, self.request_ttft, self.request_tpot = (
             ByOutcome(grid(*DURATIONS_S, per_octave=1)),
             ByOutcome(),
@@ -246,11 +247,16 @@ class GatewayMetrics(Collector):
         )
         self.input_tokens, self.request_output_tokens = ByOutcome(counts), ByOutcome(counts)
 
-    def arrived(self, input_tokens: int, targets: SloTargets = PLAIN) -> None:
-        """Count a valid request."""
+    def arrived(self, input_tokens: int, targets: SloTargets = PLAIN) -> int:
+        """Count a valid request. Its number in the log."""
         self.arrivals += 1
         self.arrival_input_tokens.observe(input_tokens)
-        self.log.arrived(input_tokens, targets)
+        return self.log.arrived(input_tokens, targets)
+
+    def repeated(self, number: int, input_tokens: int) -> None:
+        """Count what arrived with that number as a repeat."""
+        self.repeat_input_tokens.observe(input_tokens)
+        self.log.repeated(number)
 
     def ended(self, outcome: Outcome, took_s: float, targets: SloTargets) -> None:
         """Count a request that is over, valid or not."""
@@ -376,4 +382,9 @@ SUMS = (
         OUTCOME,
     ),
     Family("headway_request_input_tokens", "Input tokens of ended requests", "input_tokens.series", OUTCOME),
+    Family(
+        "headway_repeat_input_tokens",
+        "Input tokens at arrival of repeats: requests that failed before and are tried again",
+        "repeat_input_tokens",
+    ),
 )

@@ -7,7 +7,7 @@ from math import nan
 import numpy as np
 
 from actors.collector.interval import SET_BACK_S
-from actors.collector.request_list import ARRIVAL, LOST, ROW, UNKNOWN, RequestList
+from actors.collector.request_list import ARRIVAL, LOST, REPEAT, ROW, UNKNOWN, RequestList
 from serve_apps.gateway.slo_targets import SloTargets
 
 MOST_ROWS = 200_000
@@ -26,9 +26,15 @@ class RequestLog:
         self._written = 0
         self._began_s = clock()
 
-    def arrived(self, input_tokens: int, targets: SloTargets = PLAIN) -> None:
-        """A valid request is here."""
+    def arrived(self, input_tokens: int, targets: SloTargets = PLAIN) -> int:
+        """A valid request is here. The number of its row."""
         self._write((input_tokens, ARRIVAL, UNKNOWN, *_promised(targets), nan, nan, nan))
+        return self._written - 1
+
+    def repeated(self, number: int) -> None:
+        """What arrived with that number is another request tried again."""
+        if number >= self._written - len(self._rows):
+            self._rows["output_tokens"][number % len(self._rows)] = REPEAT
 
     def completed(
         self,

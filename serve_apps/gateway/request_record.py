@@ -28,6 +28,7 @@ from serve_apps.engines.protocol import EngineTimes, FinishReason
 from serve_apps.faults import Fault, Outcome
 from serve_apps.gateway.backend import LONGEST_ERROR, Step, Timeline
 from serve_apps.gateway.metrics import GatewayMetrics
+from serve_apps.gateway.repeats import Attempt
 from serve_apps.gateway.request_log import PLAIN
 from serve_apps.gateway.slo_targets import SloTargets
 
@@ -45,9 +46,9 @@ logger = logging.getLogger("ray.serve.requests")
 class RequestRecord:
     """One request; `tokens` is on the path of every chunk and costs about a microsecond."""
 
-    __slots__ = ("_first_s", "_last_s", "_metrics", "adapter", "arrived_at", "arrived_s",
-                 "cached_tokens", "ended_s", "error", "input_tokens", "key", "met", "outcome", "output",
-                 "output_tokens", "path", "reason", "request_id", "status", "targets",
+    __slots__ = ("_first_s", "_last_s", "_metrics", "_number", "adapter", "arrived_at", "arrived_s",
+                 "attempt", "cached_tokens", "ended_s", "error", "input_tokens", "key", "met", "outcome",
+                 "output", "output_tokens", "path", "reason", "repeat", "request_id", "status", "targets",
                  "timeline")  # fmt: skip
 
     def __init__(
@@ -61,6 +62,10 @@ class RequestRecord:
         self.adapter = ""
         """The LoRA adapter that it asks for."""
         self.input_tokens: int | None = None
+        self.attempt: Attempt | None = None
+        """The call, once it is counted; of the first output's record only."""
+        self.repeat, self._number = False, 0
+        """Whether it is a request that failed before, tried again; its number in the log of arrivals."""
         self.cached_tokens: int | None = None
         self.output = self.output_tokens = 0
         self._first_s: float | None = None
@@ -94,7 +99,12 @@ class RequestRecord:
     def accepted(self, input_tokens: int) -> None:
         """The request is valid."""
         self.input_tokens = input_tokens
-        self._metrics.arrived(input_tokens, self.targets)
+        self._number = self._metrics.arrived(input_tokens, self.targets)
+
+    def repeats(self) -> None:
+        """Accepted before, it is now known as a request tried again."""
+        self.repeat = True
+        self._metrics.repeated(self._number, self.input_tokens or 0)
 
     def tokens(self, count: int) -> None:
         """Some tokens have come from the engine now."""
@@ -182,6 +192,7 @@ class RequestRecord:
             "tenant": self.targets.tenant,
             "adapter": self.adapter or None,
             "arrived_at": round(self.arrived_at, DIGITS),
+            "repeat": self.repeat,
             "outcome": self.outcome or UNDER_WAY,
             "status": self.status,
             "error": None if error is None else {"code": error[0], "message": error[1]},

@@ -20,6 +20,7 @@ from serve_apps.gateway.fleet import Fleet
 from serve_apps.gateway.metrics import GatewayMetrics, TenantCounts, Traffic
 from serve_apps.gateway.prompts import Accuracy, Prompts, make_prompts
 from serve_apps.gateway.reading import Bodies, CallReader
+from serve_apps.gateway.repeats import Repeats
 from serve_apps.gateway.request_record import RecentRequests
 from serve_apps.gateway.slo_targets import Routes, SloTargetReader
 from serve_apps.tracing.gateway_spans import Tracing, make_tracing
@@ -99,6 +100,7 @@ class GatewayState:
     calls: CallReader
     bodies: Bodies
     quotas: Quotas
+    repeats: Repeats
     records: RecentRequests
     tracing: Tracing | None
     """None: no request is traced."""
@@ -154,6 +156,7 @@ def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], floa
         routes=Routes(config),
         bodies=Bodies(),
         quotas=Quotas(clock, config.gateway.replicas),
+        repeats=Repeats(clock),
         records=records,
         tracing=tracing,
         calls=CallReader(separate=Role.MIXED.value not in config.pools, places=config.gateway.max_requests),

@@ -1,0 +1,124 @@
+"""Which requests are others tried again.
+
+    repeat     a request of whose bytes an earlier attempt of the same key failed at most FAILED_S ago
+    failed     it was counted as an arrival, and ended as FAILURES say: its client got no whole answer
+    answered   each failure explains one repeat
+
+Equal requests that went well, or that run beside each other, are demand, each of them. A repeat that fails is
+a failure like any other: of a chain of attempts the first is demand, the others are repeats.
+
+A client may close and come again before the gateway sees that the first connection is closed. So where a
+request breaks off, an equal one that came after it, at most LATE_S ago, becomes its repeat then.
+
+OpenAI's clients say it themselves (CLAIM), also where the first attempt failed at another gateway, which has
+its own books. A claim is believed while a failure of the same key is unanswered, of whatever request. So a
+key never has more repeats than failures, and each chain has an attempt that was counted: a client that forges
+repeats has to fail first, and hides no other key's demand.
+
+Requests are kept as digests under a secret of the process. The oldest of more than MOST failures are
+forgotten, which are some 30 MB; every step takes constant time.
+"""
+
+import secrets
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from serve_apps.faults import Outcome
+from serve_apps.gateway.responses import HeaderList
+
+FAILURES: frozenset[Outcome] = frozenset({"shed", "not_ready", "timeout", "aborted", "failed"})
+FAILED_S = 600.0
+"""Clients back off for seconds, queues of jobs for minutes. What comes later is a new wish."""
+LATE_S = 1.0
+MOST = 100_000
+CLAIM = b"x-stainless-retry-count"
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """A request that was counted; `on_repeat` is called where it becomes a repeat later on."""
+
+    key: str
+    digest: bytes
+    at_s: float
+    repeat: bool
+    on_repeat: Callable[[], None]
+
+
+def claimed(headers: HeaderList) -> bool:
+    """Whether the client calls its request a repeat."""
+    return any(name == CLAIM and value.strip(b"0").isdigit() for name, value in headers)
+
+
+class Repeats:
+    """The failures of late, and the attempts of the last second."""
+
+    def __init__(self, clock: Callable[[], float], most: int = MOST) -> None:
+        self._clock, self._most, self._secret = clock, most, secrets.token_bytes(16)
+        self._of_requests: OrderedDict[bytes, list[float]] = OrderedDict()
+        self._kept = 0
+        self._of_keys: dict[str, deque[float]] = {}
+        self._recent: deque[Attempt] = deque()
+        self._alike: dict[bytes, deque[Attempt]] = {}
+
+    def digest(self, key: str, path: str, body: bytes) -> bytes:
+        """What equal requests of a key have in common."""
+        state = blake2b(f"{key}\0{path}\0".encode(), digest_size=16, key=self._secret)
+        state.update(body)
+        return state.digest()
+
+    def begin(
+        self, key: str, digest: bytes, on_repeat: Callable[[], None] = lambda: None, *, claimed: bool = False
+    ) -> Attempt:
+        """A request is counted; `claimed` if its client calls it a repeat."""
+        now_s = self._clock()
+        attempt = Attempt(key, digest, now_s, self._answers(key, digest, now_s, claimed=claimed), on_repeat)
+        self._forget(now_s)
+        if not attempt.repeat:
+            self._recent.append(attempt)
+            self._alike.setdefault(digest, deque()).append(attempt)
+        return attempt
+
+    def end(self, attempt: Attempt, outcome: Outcome) -> None:
+        """It is over."""
+        now_s = self._clock()
+        self._forget(now_s)
+        alike = self._alike.get(attempt.digest)
+        if outcome == "aborted" and alike and alike[-1] is not attempt and alike[-1].at_s >= attempt.at_s:
+            later = alike.pop()
+            later.repeat = True
+            later.on_repeat()
+        elif outcome in FAILURES:
+            self._of_keys.setdefault(attempt.key, deque(maxlen=self._most)).append(now_s)
+            self._of_requests.setdefault(attempt.digest, []).append(now_s)
+            self._of_requests.move_to_end(attempt.digest)
+            self._kept += 1
+            while self._kept > self._most:
+                self._kept -= len(self._of_requests.popitem(last=False)[1])
+
+    def _answers(self, key: str, digest: bytes, now_s: float, *, claimed: bool) -> bool:
+        """Whether there is a failure to answer, the newest, which is answered now."""
+        of_key, of_request = self._of_keys.get(key), self._of_requests.get(digest)
+        if not of_key or of_key[-1] < now_s - FAILED_S:
+            return False
+        if of_request and of_request[-1] >= now_s - FAILED_S:
+            of_request.pop()
+            self._kept -= 1
+            if not of_request:
+                del self._of_requests[digest]
+        elif not claimed:
+            return False
+        of_key.pop()
+        return True
+
+    def _forget(self, now_s: float) -> None:
+        """The attempts that cannot become repeats any more."""
+        while self._recent and (self._recent[0].at_s < now_s - LATE_S or len(self._recent) > self._most):
+            attempt = self._recent.popleft()
+            alike = self._alike.get(attempt.digest)
+            if alike and alike[0] is attempt:
+                alike.popleft()
+            if not alike:
+                self._alike.pop(attempt.digest, None)
