@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary, start_http_server
 
 from tests.ports import free_port
 
@@ -48,6 +48,7 @@ class Exporter:
         self.ttft = histogram("headway_time_to_first_token_seconds")
         self.itl = histogram("headway_inter_token_latency_seconds")
         self.isl = histogram("headway_arrival_input_tokens")
+        self.repeats = Summary("headway_repeat_input_tokens", "repeats", ("model",), registry=registry)
         self.osl = histogram("headway_request_output_tokens", "outcome")
         self.duration = histogram("headway_request_duration_seconds", "outcome")
         self.replicas = {
@@ -62,11 +63,17 @@ class Exporter:
         self.model = model
         self.arrivals.labels(model)
         self.ended.labels(model, "ok")
+        self.repeats.labels(model)
 
     def arrive(self, isl: float, model: str | None = None) -> None:
         model = model or self.model
         self.arrivals.labels(model).inc()
         self.isl.labels(model).observe(isl)
+
+    def arrive_again(self, isl: float) -> None:
+        """A request that failed before."""
+        self.arrive(isl)
+        self.repeats.labels(self.model).observe(isl)
 
     def end(self, ttft: float, gaps: Iterable[float], *, met: bool = True, outcome: str = "ok") -> None:
         gaps = tuple(gaps)

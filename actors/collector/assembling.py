@@ -21,6 +21,9 @@ in two ways, from counts and from the times of requests that ended:
 While load changes one of them is off, but not both to the same side. Beyond STEP gaps, quantiles included,
 are divided by it.
 
+Repeats, requests that failed and came again, are arrivals to all of these. Then they are left out of the
+requests and their lengths, of which the histogram keeps its shape.
+
 Times of another unit show between tokens: no engine takes LONGEST_GAP_S for one.
 
 quantity missing                        reported as
@@ -113,6 +116,9 @@ def assemble(
     odd = _implausible(seen)
     doubts = {**odd, **doubts}
     seen = {quantity: increase for quantity, increase in seen.items() if quantity not in doubts}
+    again = seen.get(Quantity.REPEATS, Increase(count=0.0, total=0.0))
+    arrived = seen.get(Quantity.REQUESTS, NOTHING).count
+    seen |= {each: _without(seen[each], again) for each in (Quantity.REQUESTS, Quantity.ISL) if each in seen}
     itl, step = seen.get(Quantity.ITL, NOTHING), _tokens_per_gap(seen)
     if step > STEP:
         seen = {**seen, Quantity.ITL: _shared_out(itl, step)}
@@ -141,7 +147,8 @@ def assemble(
         health=health,
         # NaN stays NaN: max keeps its first argument then.
         requests=max(seen.get(Quantity.REQUESTS, NOTHING).count, 0.0),
-        least_requests=least if isnan(least) else max(least, 0.0),
+        repeats=again.count,
+        least_requests=least if isnan(least) else max(least - again.count, 0.0),
         # No request has ended yet where arrivals are counted but no end has been seen.
         completed=0.0 if only_arrivals else seen.get(Quantity.COMPLETED, NOTHING).count,
         isl_tokens=seen.get(Quantity.ISL, NOTHING).mean,
@@ -160,10 +167,17 @@ def assemble(
     if isnan(before):
         # The mean of what runs and waits; what came in the interval is a part of it.
         there = sum(each for pool in load.values() for each in (pool.running, pool.waiting) if each > 0)
-        before = there - (measured.requests if isfinite(measured.requests) else 0.0)
+        before = there - (arrived if isfinite(arrived) else 0.0)
     ended = measured.completed > 0 or left >= 0.5 or isnan(measured.completed)
     unended = before if before >= 0.5 and not ended else 0.0
     return replace(measured, counted=_counted(measured, seen, steps), unended=unended)
+
+
+def _without(arrived: Increase, again: Increase) -> Increase:
+    """Arrivals without repeats, some of which may have come in the interval before: then lengths stay."""
+    count, total = max(arrived.count - again.count, 0.0), arrived.total - again.total
+    total = total if total > 0.0 else arrived.mean * count
+    return Increase(count=count, total=total, buckets=arrived.buckets)
 
 
 def _implausible(seen: Increases) -> dict[Quantity, str]:

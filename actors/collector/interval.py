@@ -41,6 +41,7 @@ class Quantity(StrEnum):
     ITL = "itl"
     QUEUE = "queue"
     CACHED = "cached"
+    REPEATS = "repeats"
 
 
 class HealthStatus(StrEnum):
@@ -101,8 +102,10 @@ class ClassMeasured:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """One interval. `requests` are arrivals, of which `least_requests` came by every witness where two
-    contradict each other, NaN where none does; `attainment` is the share of ended requests that met the SLO,
-    with `ttft_only` that of which the first token was in time, where no more is known; `judged` counts them.
+    contradict each other, NaN where none does. `repeats` are further arrivals, of requests that failed and
+    came again; `isl_tokens`, `traffic` and `counted` are without them. `attainment` is the share of ended
+    requests that met the SLO, with `ttft_only` that of which the first token was in time, where no more is
+    known; `judged` counts them.
 
     `queue_s` is the mean wait in an engine's queue, `cached_tokens` the mean of a prompt's tokens that were
     not computed again; NaN where the system does not say.
@@ -121,6 +124,7 @@ class Measured:
     requests: float = NAN
     completed: float = NAN
     unended: float = 0.0
+    repeats: float = 0.0
     isl_tokens: float = NAN
     osl_tokens: float = NAN
     request_duration_s: float = NAN
@@ -143,10 +147,10 @@ class Measured:
     def ended(self) -> float:
         """Requests that `attainment` is a share of; NaN where their number or the share is not known.
 
-        As many as completed in the interval or arrived, whichever is more: nothing completes in an outage,
-        and it must count all the same.
+        As many as completed in the interval or arrived, repeats too, whichever is more: nothing completes in
+        an outage, and it must count all the same.
         """
-        counts = [count for count in (self.completed, self.requests) if isfinite(count)]
+        counts = [count for count in (self.completed, self.requests + self.repeats) if isfinite(count)]
         return max(counts) if counts and isfinite(self.attainment) else NAN
 
 

@@ -87,6 +87,8 @@ class Preset:
     completed: Series
     met: Series | None = None
     missed: Series | None = None
+    repeats: Series | None = None
+    """The prompts of arrivals that are earlier ones tried again, which `requests` and `isl` have too."""
     isl: Series
     osl: Series
     duration: Series
@@ -160,10 +162,10 @@ class Preset:
 
 OF_ENGINES = ("prompts", "prefill_time", "preemptions", "iterations", "generated", "kv_tokens")
 SINGLE = (
-    *("completed", "met", "missed", "isl", "osl", "duration", "ttft", "itl", "queue", "cached"),
+    *("completed", "met", "missed", "repeats", "isl", "osl", "duration", "ttft", "itl", "queue", "cached"),
     *OF_ENGINES,
 )
-OPTIONAL = frozenset({"met", "missed", "queue", "cached", *OF_ENGINES})
+OPTIONAL = frozenset({"met", "missed", "repeats", "queue", "cached", *OF_ENGINES})
 FIGURES = ("running", "waiting", "kv_usage")
 Tree = dict[str, Any]
 

@@ -103,6 +103,7 @@ HISTOGRAMS = (
     Quantity.TTFT,
     Quantity.ITL,
     Quantity.QUEUE,
+    Quantity.REPEATS,
 )
 WITH_BUCKETS = frozenset({Quantity.TTFT, Quantity.ITL, Quantity.ISL, Quantity.OSL})
 

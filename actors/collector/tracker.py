@@ -374,6 +374,7 @@ def _scaled(measured: Measured, start_s: float, end_s: float) -> Measured:
         health=Health(status=HealthStatus.PARTIAL, detail=known),
         requests=measured.requests * share,
         least_requests=measured.least_requests * share,
+        repeats=measured.repeats * share,
         completed=measured.completed * share,
         # Its steps are not those of the interval.
         counted=None,

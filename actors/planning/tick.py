@@ -410,6 +410,7 @@ def observe(measured: Measured, counts: Mapping[Role, PoolCounts], interval_s: f
         interval_s=measured.end_s - measured.start_s or interval_s,
         requests=measured.requests,
         least_requests=measured.least_requests,
+        repeats=measured.repeats,
         isl_tokens=measured.isl_tokens,
         osl_tokens=measured.osl_tokens,
         ttft_s=measured.ttft_s.mean,

@@ -23,7 +23,7 @@ Unit = Literal["s", "ms", "us", "share", "percent"]
 
 QUANTITIES: tuple[str, ...] = (
     *("requests", "in_flight", "completed", "met", "missed", "isl", "osl", "duration", "ttft", "itl"),
-    *("queue", "cached", "running", "waiting", "kv_usage", "alive"),
+    *("repeats", "queue", "cached", "running", "waiting", "kv_usage", "alive"),
     *("prompts", "prefill_time", "preemptions", "iterations", "generated", "kv_tokens"),
 )
 

@@ -221,7 +221,8 @@ def measured_text(measured: MeasuredFigures, span_s: float) -> str:
     if requests is None and not mean and not known:
         return f"no data: {health.detail or health.status or 'reason unknown'}"
     rate = "" if requests is None or span_s <= 0 else f" ({requests / span_s:.3g}/s)"
-    came = ", ".join([f"{shown(requests)} requests{rate}", *mean])
+    repeats = [f"{shown(measured.repeats)} repeats"] if measured.repeats else []
+    came = ", ".join([f"{shown(requests)} requests{rate}", *repeats, *mean])
     return "; ".join([came, *known, f"data {state or 'unknown'}"])
 
 

@@ -169,7 +169,8 @@ def weight(measured: MeasuredFigures) -> float | None:
     """The requests that an interval's attainment stands for, as `attainment.total` weighs it: those that
     completed or arrived, whichever are more, since nothing completes in an outage.
     """
-    counts = (measured.completed, measured.requests)
+    arrived = None if measured.requests is None else measured.requests + (measured.repeats or 0.0)
+    counts = (measured.completed, arrived)
     return max((count for count in counts if count is not None), default=None)
 
 

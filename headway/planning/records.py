@@ -118,6 +118,7 @@ class MeasuredFigures(Document):
     health: DataHealth = DataHealth()
     requests: float | None = None
     least_requests: float | None = None
+    repeats: float | None = None
     completed: float | None = None
     unended: float | None = None
     isl_tokens: float | None = None

@@ -113,7 +113,9 @@ def correct_decode(
     ready = observation.pools[Role.DECODE].ready
     if ready <= 0:
         return Correction(value=last, basis="kept: no decode replica is ready")
-    concurrency = observation.requests / ready * duration_s / observation.interval_s
+    # Repeats are served like all others.
+    arrived = observation.requests + observation.repeats
+    concurrency = arrived / ready * duration_s / observation.interval_s
     context_tokens = lengths.context_tokens
     kv_usage = min(1.0, concurrency * context_tokens / float(surface.table.max_kv_tokens))
     details: dict[str, float | str] = {

@@ -20,6 +20,7 @@ from actors.collector.interval import Health, HealthStatus, Measured
 from actors.collector.request_list import (
     ARRIVAL,
     LOST,
+    REPEAT,
     ROW,
     UNKNOWN,
     RequestList,
@@ -200,6 +201,14 @@ class Gateway:
         self.log.arrived(input_tokens)
         self.log.completed(input_tokens, output_tokens)
 
+    def serve_again(self, input_tokens: int, output_tokens: int) -> None:
+        """A request that failed before."""
+        assert isinstance(self.log, RequestLog)
+        self.exporter.arrive_again(float(input_tokens))
+        self.exporter.end(0.1, [0.01] * (output_tokens - 1))
+        self.log.repeated(self.log.arrived(input_tokens))
+        self.log.completed(input_tokens, output_tokens)
+
 
 @asynccontextmanager
 async def world(
@@ -289,6 +298,44 @@ async def test_nothing_is_asked_of_an_interval_that_was_not_measured():
         measured = await collector.collect(10.0)
         assert (measured.health.status, measured.traffic) == (HealthStatus.STARTING, None)
         assert set(gateway.asked) == {"/metrics"}
+
+
+async def test_repeats_are_left_out_of_the_plan_and_counted():
+    clock = Clock()
+    async with world(clock) as (gateway, collector):
+        for number in range(4):
+            clock.now_s += 1.0
+            gateway.serve(100, 7)
+            if number < 3:
+                gateway.serve_again(4_000, 9)
+        clock.now_s += 6.0
+        found = await collector.collect(10.0)
+    seen = observe(found, {}, 10.0)
+    assert (found.health.status, found.completed, found.ended) == (HealthStatus.OK, 7.0, 7.0)
+    assert (seen.requests, seen.repeats, seen.isl_tokens) == (4.0, 3.0, 100.0)
+    assert seen.traffic is not None
+    assert seen.traffic.input_tokens.tolist() == [100.0] * 4
+    # What they were answered is work that was done.
+    assert sorted(seen.traffic.completed_output_tokens.tolist()) == [7.0] * 4 + [9.0] * 3
+
+
+def test_what_is_known_as_a_repeat_later_is_one_as_long_as_its_row_is_there():
+    clock = Clock()
+    log = RequestLog(clock, 4)
+    numbers = [log.arrived(tokens) for tokens in (1, 2)]
+    log.repeated(numbers[0])
+    assert log.recent(9.0).rows["output_tokens"].tolist() == [REPEAT, ARRIVAL]
+    for tokens in (3, 4, 5):
+        log.arrived(tokens)
+    log.repeated(numbers[0])
+    log.repeated(numbers[1])
+    assert log.recent(9.0).rows["output_tokens"].tolist() == [REPEAT, ARRIVAL, ARRIVAL, ARRIVAL]
+
+
+def test_repeats_are_arrivals_of_their_class():
+    said = told(*((at_s, 1, kind, UNKNOWN, 0.5, 0.02, 1) for at_s, kind in ((1.0, ARRIVAL), (2.0, REPEAT))))
+    found = classes_within(said, (0.0, 5.0), ("chat",))["chat"]
+    assert (found.requests, found.judged) == (2.0, 0.0)
 
 
 # --- the planner's observation

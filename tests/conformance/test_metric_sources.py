@@ -248,6 +248,31 @@ async def test_series_that_are_missing_and_nan_are_partial(measure):
 
 
 @history()
+def tried_again(past):
+    past.process.serve([0.1] * 9, isl=0.5)
+    past.process.arrive_again(2.0)
+    past.read(0.0)
+    past.process.serve([0.1] * 6, isl=0.1)
+    past.read(4.0)
+    for _ in range(2):
+        past.process.arrive_again(1.0)
+        past.process.end(0.1, [0.1])
+    for _ in range(3):
+        past.process.arrive_again(1.0)
+    past.read(10.0)
+
+
+async def test_repeats_are_no_requests(measure):
+    found = await measure(tried_again, 0.0, 10.0)
+    assert found.health.status is HealthStatus.OK, found.health
+    assert (found.requests, found.repeats, found.completed, found.ended) == (6.0, 5.0, 8.0, 11.0)
+    assert found.isl_tokens == pytest.approx(0.1)
+    assert found.counted is not None
+    assert sum(gain for _, gain in found.counted.steps) == pytest.approx(6.0)
+    assert found.counted.input_tokens.mean == pytest.approx(0.1)
+
+
+@history()
 def loaded(past):
     for replica, running in (("a", 4.0), ("b", 2.0)):
         past.process.load("decode", replica, running=running, waiting=1.0, kv_usage=running / 10)
@@ -437,7 +462,10 @@ def figures(measured: Measured) -> dict[str, Any]:
     return {
         "status": str(measured.health.status),
         **{name: getattr(measured, name) for name in ("requests", "completed", "isl_tokens", "osl_tokens")},
-        **{name: getattr(measured, name) for name in ("attainment", "request_duration_s", "cached_tokens")},
+        **{
+            name: getattr(measured, name)
+            for name in ("repeats", "attainment", "request_duration_s", "cached_tokens")
+        },
         **{f"ttft.{name}": value for name, value in asdict(measured.ttft_s).items()},
         **{f"itl.{name}": value for name, value in asdict(measured.itl_s).items()},
         **{
