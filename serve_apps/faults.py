@@ -23,6 +23,7 @@ Unknown paths and methods are Starlette's HTTPException, which `starlette_app` g
 import math
 from collections.abc import Sequence
 from http import HTTPStatus
+from random import Random
 from typing import ClassVar, Literal
 
 from starlette.applications import Starlette
@@ -36,6 +37,8 @@ from serve_apps.engines.protocol import error_body
 Outcome = Literal["ok", "invalid", "too_long", "shed", "not_ready", "timeout", "aborted", "failed"]
 RETRY_AFTER_S = 1.0
 """The `Retry-After` of a request that is turned away, where nothing says when there will be room."""
+SPREAD_S, SPREAD = 1.0, 0.5
+"""Clients are told to come later by up to so many seconds, or such a share of the wait where that is more."""
 
 
 class Fault(Exception):
@@ -49,7 +52,11 @@ class Fault(Exception):
     def __init__(self, message: str, *, param: str | None = None, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.param = param
-        self.retry_after_s = retry_after_s
+        self.retry_after_s, self.spread_s = retry_after_s, 0.0
+
+    def spread(self, random: Random) -> None:
+        """Draw by how much later this client shall come again: those refused at once should not return so."""
+        self.spread_s = random.uniform(0.0, max(SPREAD_S, SPREAD * (self.retry_after_s or 0.0)))
 
     def body(self) -> bytes:
         """The error as JSON."""
@@ -59,7 +66,9 @@ class Fault(Exception):
         """Further headers of the response."""
         if self.retry_after_s is None:
             return []
-        seconds, milliseconds = math.ceil(self.retry_after_s), math.ceil(1e3 * self.retry_after_s)
+        later_s = self.retry_after_s + self.spread_s
+        # Rounded up all would be told the same second.
+        seconds, milliseconds = max(math.ceil(self.retry_after_s), round(later_s)), math.ceil(1e3 * later_s)
         return [(b"retry-after", b"%d" % seconds), (b"retry-after-ms", b"%d" % milliseconds)]
 
 

@@ -74,6 +74,9 @@ class GatewaySettings(Settings):
     """Without keys, listen beyond loopback all the same."""
     max_requests: PositiveInt = 1024
     """Requests in flight at each gateway; beyond that they are shed with status 429."""
+    retry_budget: NonNegativeFloat | None = None
+    """While requests are turned away: repeats that a key may send for each of its first attempts of the last
+    minute, and 10 in any case (docs/reference/http.md#trying-again); null: any number."""
     request_timeout_s: PositiveFloat = 600.0
     """Seconds that one request may take; then it ends with status 504."""
     heartbeat_s: PositiveFloat | None = None

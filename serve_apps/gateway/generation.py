@@ -27,7 +27,7 @@ from serve_apps.gateway.backend import BackendError, Timeline, fault_of
 from serve_apps.gateway.outputs import Document, Events, Merged, OutputAnswer, Shape
 from serve_apps.gateway.prompts import Read
 from serve_apps.gateway.reading import LONG_BYTES, GenerationRequest
-from serve_apps.gateway.repeats import claimed
+from serve_apps.gateway.repeats import Attempt, claimed
 from serve_apps.gateway.request_record import RequestRecord
 from serve_apps.gateway.responses import (
     Answer,
@@ -137,6 +137,7 @@ class Generation:
             if not channel.ended:
                 for each in records:
                     each.failed(fault)
+                fault.spread(state.random)
                 await _say(channel, fault)
         except Exception:
             outcome, broken = "failed", Broken("The gateway failed; its log says why")
@@ -146,6 +147,8 @@ class Generation:
             await _say(channel, broken)
         finally:
             # A cancellation from outside passes through and counts as aborted.
+            begun = any(each.output_tokens for each in records)
+            state.retry_budgets.ended(outcome, record.attempt, begun=begun)
             if record.attempt is not None:
                 state.repeats.end(record.attempt, outcome)
             for each in records:
@@ -185,23 +188,25 @@ class Generation:
                 # What a key may not have is no load that a planner has to size for.
                 for each, request in zip(records, requests, strict=True):
                     each.accepted(request.input_tokens)
-                self._know_repeats(records, holder.tenant, digest, claimed=claimed(scope["headers"]))
+                attempt = self._attempt(records, holder.tenant, digest, claimed=claimed(scope["headers"]))
+                state.retry_budgets.check(attempt)
                 answer = self._answer(channel, counts, stream=stream)
                 with closing(answer), state.slots(len(requests), holder):
                     await self._relay(requests, answer, records, shape, time)
 
-    def _know_repeats(
+    def _attempt(
         self, records: Sequence[RequestRecord], key: str, digest: bytes, *, claimed: bool
-    ) -> None:
-        """A call that is another one tried again shows in its records, now or when the other breaks off."""
+    ) -> Attempt:
+        """The call as an attempt. If it is another one tried again, its records say so, now or later."""
 
         def on_repeat() -> None:
             for each in records:
                 each.repeats()
 
-        records[0].attempt = self._state.repeats.begin(key, digest, on_repeat, claimed=claimed)
-        if records[0].attempt.repeat:
+        records[0].attempt = attempt = self._state.repeats.begin(key, digest, on_repeat, claimed=claimed)
+        if attempt.repeat:
             on_repeat()
+        return attempt
 
     async def _asked(
         self, headers: HeaderList, body: bytes, channel: Channel, record: RequestRecord, holder: Holder

@@ -1,4 +1,4 @@
-"""Which requests are others tried again.
+"""Which requests are others tried again, and how many of these a key may send.
 
     repeat     a request of whose bytes an earlier attempt of the same key failed at most FAILED_S ago
     failed     it was counted as an arrival, and ended as FAILURES say: its client got no whole answer
@@ -16,7 +16,12 @@ key never has more repeats than failures, and each chain has an attempt that was
 repeats has to fail first, and hides no other key's demand.
 
 Requests are kept as digests under a secret of the process. The oldest of more than MOST failures are
-forgotten, which are some 30 MB; every step takes constant time.
+forgotten, which are some 40 MB; every step takes constant time.
+
+A key's budget (`gateway.retry_budget`) is a bucket of so many repeats for each of its first attempts, these
+weighed by exp(-age/MINUTE_S), and of FREE at the least. It counts while the gateway is overloaded: it has
+turned a request away, but for its budget, or kept one for longer than its client waited, at most OVERLOAD_S
+ago. Of those refused since the last that was let in, the n-th is told to wait until n of them have had room.
 """
 
 import secrets
@@ -24,8 +29,10 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
+from math import exp, inf
 
-from serve_apps.faults import Outcome
+from serve_apps.faults import Outcome, Shed
+from serve_apps.gateway.admission import MINUTE_S, Bucket
 from serve_apps.gateway.responses import HeaderList
 
 FAILURES: frozenset[Outcome] = frozenset({"shed", "not_ready", "timeout", "aborted", "failed"})
@@ -34,6 +41,8 @@ FAILED_S = 600.0
 LATE_S = 1.0
 MOST = 100_000
 CLAIM = b"x-stainless-retry-count"
+TURNED_AWAY: frozenset[Outcome] = frozenset({"shed", "not_ready", "timeout"})
+OVERLOAD_S, FREE = 10.0, 10
 
 
 @dataclass(slots=True, eq=False)
@@ -45,6 +54,7 @@ class Attempt:
     at_s: float
     repeat: bool
     on_repeat: Callable[[], None]
+    refused: bool = False
 
 
 def claimed(headers: HeaderList) -> bool:
@@ -122,3 +132,47 @@ class Repeats:
                 alike.popleft()
             if not alike:
                 self._alike.pop(attempt.digest, None)
+
+
+@dataclass(slots=True)
+class Budget:
+    """The books of one key."""
+
+    of_repeats: Bucket
+    at_s: float
+    firsts: float = 0.0
+    refused: int = 0
+
+
+class RetryBudgets:
+    """The budgets of all keys; a `share` of None lets all repeats in."""
+
+    def __init__(self, share: float | None, clock: Callable[[], float]) -> None:
+        self._share, self._clock = share, clock
+        self._budgets: dict[str, Budget] = {}
+        self._overloaded_s = -inf
+
+    def check(self, attempt: Attempt) -> None:
+        """Count an attempt. Shed: a repeat beyond the budget."""
+        if self._share is None:
+            return
+        now_s = self._clock()
+        key = self._budgets.setdefault(attempt.key, Budget(Bucket(now_s), now_s))
+        key.firsts = key.firsts * exp((key.at_s - now_s) / MINUTE_S) + (not attempt.repeat)
+        key.at_s = now_s
+        if not attempt.repeat:
+            return
+        most = round(max(FREE, self._share * key.firsts))
+        wait_s = key.of_repeats.wait_s(most, now_s)
+        if wait_s <= 0.0:
+            key.of_repeats.take(1.0)
+            key.refused = 0
+        elif now_s - self._overloaded_s <= OVERLOAD_S:
+            key.refused, attempt.refused = key.refused + 1, True
+            text = f"While too much is in flight this key may try {most} requests again in a minute"
+            raise Shed(f"{text} (gateway.retry_budget)", retry_after_s=min(MINUTE_S, key.refused * wait_s))
+
+    def ended(self, outcome: Outcome, attempt: Attempt | None, *, begun: bool) -> None:
+        """A request is over; `begun` if it had a first token."""
+        if outcome in TURNED_AWAY or (outcome == "aborted" and not begun):
+            self._overloaded_s = self._overloaded_s if attempt and attempt.refused else self._clock()

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -20,7 +21,7 @@ from serve_apps.gateway.fleet import Fleet
 from serve_apps.gateway.metrics import GatewayMetrics, TenantCounts, Traffic
 from serve_apps.gateway.prompts import Accuracy, Prompts, make_prompts
 from serve_apps.gateway.reading import Bodies, CallReader
-from serve_apps.gateway.repeats import Repeats
+from serve_apps.gateway.repeats import Repeats, RetryBudgets
 from serve_apps.gateway.request_record import RecentRequests
 from serve_apps.gateway.slo_targets import Routes, SloTargetReader
 from serve_apps.tracing.gateway_spans import Tracing, make_tracing
@@ -101,10 +102,13 @@ class GatewayState:
     bodies: Bodies
     quotas: Quotas
     repeats: Repeats
+    retry_budgets: RetryBudgets
     records: RecentRequests
     tracing: Tracing | None
     """None: no request is traced."""
     clock: Callable[[], float]
+    random: Random = field(default_factory=Random)
+    """Draws by how much later clients are told to come again."""
 
     @property
     def slo(self) -> Slo:
@@ -157,6 +161,7 @@ def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], floa
         bodies=Bodies(),
         quotas=Quotas(clock, config.gateway.replicas),
         repeats=Repeats(clock),
+        retry_budgets=RetryBudgets(gateway.retry_budget, clock),
         records=records,
         tracing=tracing,
         calls=CallReader(separate=Role.MIXED.value not in config.pools, places=config.gateway.max_requests),

@@ -118,7 +118,7 @@ def test_errors_before_the_first_token(serve: Serve, error, kind, status, code, 
     assert str(error) in raised.value.message
     assert running.app.state.metrics.requests[outcome] == 1
     retry_after = raised.value.response.headers.get("retry-after")
-    assert retry_after == {429: "3", 503: "1"}.get(status)
+    assert retry_after in {429: ("3", "4"), 503: ("1", "2")}.get(status, (None,))
 
 
 @pytest.mark.parametrize(("error", "kind", "status", "code", "outcome"), CLASSES)
@@ -177,7 +177,7 @@ def test_more_than_max_requests_are_shed(serve: Serve):
         with pytest.raises(openai.RateLimitError) as raised:
             api.completions.create(model="m", prompt="Hi")
         stream.close()
-    assert raised.value.response.headers["retry-after"] == "1"
+    assert raised.value.response.headers["retry-after"] in ("1", "2")
     assert backend_of(running).begun == 1
     # What is turned away is load all the same.
     assert (running.app.state.metrics.requests["shed"], running.app.state.metrics.arrivals) == (1, 2)

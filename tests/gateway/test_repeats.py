@@ -8,8 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.collector.request_list import ARRIVAL, REPEAT, decode
+from serve_apps.faults import Shed
 from serve_apps.gateway.backend import Overloaded, ReplicaLost
-from serve_apps.gateway.repeats import FAILED_S, FAILURES, LATE_S, Attempt, Repeats, claimed
+from serve_apps.gateway.repeats import (
+    FAILED_S,
+    FAILURES,
+    LATE_S,
+    OVERLOAD_S,
+    Attempt,
+    Repeats,
+    RetryBudgets,
+    claimed,
+)
 from tests.clocks import Clock
 from tests.gateway.conftest import Serve, client
 from tests.gateway.doubles import WAIT, ScriptedBackend, chunks
@@ -152,6 +162,80 @@ def test_digests_do_not_leave_the_process() -> None:
     assert one.digest("a", "/", b"x") != other.digest("a", "/", b"x")
 
 
+# --- budgets
+
+
+def sent(budgets: RetryBudgets, *, repeat: bool, key: str = "a") -> float:
+    """Seconds after which it may come again; 0: it is let in."""
+    attempt = Attempt(key, b"", 0.0, repeat, lambda: None)
+    try:
+        budgets.check(attempt)
+    except Shed as shed:
+        budgets.ended("shed", attempt, begun=False)
+        return shed.retry_after_s or 0.0
+    return 0.0
+
+
+def overloaded(share: float | None) -> tuple[RetryBudgets, Clock]:
+    clock = Clock()
+    budgets = RetryBudgets(share, clock)
+    budgets.ended("timeout", None, begun=False)
+    return budgets, clock
+
+
+def test_a_key_may_repeat_a_share_of_what_it_sends_and_some_in_any_case() -> None:
+    budgets, clock = overloaded(0.5)
+    assert sum(not sent(budgets, repeat=True) for _ in range(50)) == 10
+    assert sum(not sent(budgets, repeat=True, key="b") for _ in range(50)) == 10
+    for second in range(600):
+        clock.now_s += 1.0
+        budgets.ended("shed", None, begun=False)
+        assert [sent(budgets, repeat=False) for _ in range(4)] == [0.0] * 4
+        # Half of 240 a minute: two a second, of four that come.
+        let_in = sum(not sent(budgets, repeat=True) for _ in range(4))
+        assert second < 200 or let_in in (1, 2, 3)
+    assert sum(not sent(budgets, repeat=True) for _ in range(50)) <= 1
+
+
+def test_the_wait_grows_with_those_refused_and_the_budget_comes_back() -> None:
+    budgets, clock = overloaded(0.5)
+    waits_s = [sent(budgets, repeat=True) for _ in range(40)][10:]
+    assert waits_s == sorted(waits_s)
+    assert (waits_s[0], waits_s[1], waits_s[-1]) == (6.0, 12.0, 60.0)
+    clock.now_s += 30.0
+    budgets.ended("shed", None, begun=False)
+    assert [sent(budgets, repeat=True) for _ in range(6)] == [0.0] * 5 + [6.0]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "begun", "refuses"),
+    [
+        ("shed", False, True),
+        ("not_ready", False, True),
+        ("timeout", True, True),
+        ("aborted", False, True),
+        ("aborted", True, False),
+        ("failed", True, False),
+        ("ok", True, False),
+    ],
+)
+def test_repeats_are_refused_only_while_the_gateway_is_overloaded(outcome, begun, refuses) -> None:
+    clock = Clock()
+    budgets = RetryBudgets(0.0, clock)
+    budgets.ended(outcome, None, begun=begun)
+    assert any(sent(budgets, repeat=True) for _ in range(20)) is refuses
+    # What is refused for its budget is no sign of overload.
+    clock.now_s += OVERLOAD_S / 2
+    sent(budgets, repeat=True)
+    clock.now_s += OVERLOAD_S / 2 + 1.0
+    assert not sent(budgets, repeat=True)
+
+
+def test_without_a_budget_all_come_again() -> None:
+    budgets, _ = overloaded(None)
+    assert not any(sent(budgets, repeat=True) for _ in range(1_000))
+
+
 # --- the gateway
 
 
@@ -219,3 +303,23 @@ def test_what_a_key_may_not_have_was_no_arrival_and_explains_nothing(serve: Serv
         with client(running) as api, pytest.raises(openai.BadRequestError):
             api.completions.create(model="m", prompt="Hi", max_tokens=-1)
     assert counted(running) == (0, 0)
+
+
+def test_a_storm_of_repeats_is_damped_and_first_attempts_are_not(serve: Serve) -> None:
+    backend = ScriptedBackend([Overloaded("too much", 4.0)])
+    running = serve(backend, retry_budget=0.1)
+    answers = [post(f"{running.url}/v1/completions", json=ASKED) for _ in range(20)]
+    assert {answer.status_code for answer in answers} == {429}
+    # The first attempt, 10 repeats, and one with what has come back since.
+    assert backend.begun == 12
+    refused = answers[-1].json()["error"]["message"]
+    assert refused == (
+        "While too much is in flight this key may try 10 requests again in a minute (gateway.retry_budget)"
+    )
+    assert counted(running) == (20, 19)
+    backend.script = chunks("a")
+    assert post(f"{running.url}/v1/completions", json={**ASKED, "prompt": "new"}).status_code == 200
+    waits_s = {float(answer.headers["retry-after-ms"]) / 1e3 for answer in answers[:11]}
+    assert len(waits_s) == 11
+    assert all(4.0 <= wait_s <= 6.001 for wait_s in waits_s)
+    assert {answer.headers["retry-after"] for answer in answers[:11]} <= {"4", "5", "6"}
