@@ -38,7 +38,7 @@ Outcome = Literal["ok", "invalid", "too_long", "shed", "not_ready", "timeout", "
 RETRY_AFTER_S = 1.0
 """The `Retry-After` of a request that is turned away, where nothing says when there will be room."""
 SPREAD_S, SPREAD = 1.0, 0.5
-"""Clients are told to come later by up to so many seconds, or such a share of the wait where that is more."""
+"""Seconds, or shares of the wait where that is more, by up to which clients are told to come later."""
 
 
 class Fault(Exception):

@@ -382,9 +382,5 @@ SUMS = (
         OUTCOME,
     ),
     Family("headway_request_input_tokens", "Input tokens of ended requests", "input_tokens.series", OUTCOME),
-    Family(
-        "headway_repeat_input_tokens",
-        "Input tokens at arrival of repeats: requests that failed before and are tried again",
-        "repeat_input_tokens",
-    ),
+    Family("headway_repeat_input_tokens", "Input tokens of repeats as they arrive", "repeat_input_tokens"),
 )

@@ -41,7 +41,6 @@ FAILED_S = 600.0
 LATE_S = 1.0
 MOST = 100_000
 CLAIM = b"x-stainless-retry-count"
-TURNED_AWAY: frozenset[Outcome] = frozenset({"shed", "not_ready", "timeout"})
 OVERLOAD_S, FREE = 10.0, 10
 
 
@@ -174,5 +173,5 @@ class RetryBudgets:
 
     def ended(self, outcome: Outcome, attempt: Attempt | None, *, begun: bool) -> None:
         """A request is over; `begun` if it had a first token."""
-        if outcome in TURNED_AWAY or (outcome == "aborted" and not begun):
+        if outcome in ("shed", "not_ready", "timeout") or (outcome == "aborted" and not begun):
             self._overloaded_s = self._overloaded_s if attempt and attempt.refused else self._clock()

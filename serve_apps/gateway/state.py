@@ -108,7 +108,6 @@ class GatewayState:
     """None: no request is traced."""
     clock: Callable[[], float]
     random: Random = field(default_factory=Random)
-    """Draws by how much later clients are told to come again."""
 
     @property
     def slo(self) -> Slo:

@@ -53,6 +53,21 @@ def test_a_slow_collector_does_not_make_the_grid_drift() -> None:
     assert deployment.status()["planner"]["late_ticks"] == 0
 
 
+def test_repeats_are_no_load_and_the_decision_says_so() -> None:
+    config = settings(planner__policy="headway")
+    stormy = ScriptedActors(collecting=Script(lambda: busy(200.0, repeats=140.0)))
+    calm = ScriptedActors(collecting=Script(lambda: busy(200.0)))
+    records = []
+    for actors in (stormy, calm):
+        deployment = Deployment(config=config, actors=actors)
+        in_virtual_time(deployment.run_for(45.0))
+        records.append(deployment.records()[-1])
+    assert (records[0]["measured"]["requests"], records[0]["measured"]["repeats"]) == (200.0, 140.0)
+    assert records[0]["targets"] == records[1]["targets"]
+    assert "41 % of the arrivals are repeats of failed requests" in records[0]["summary"]
+    assert "repeats" not in records[1]["summary"]
+
+
 @on_virtual_time
 async def test_nothing_is_decided_before_everything_is_ready_and_the_reason_shows() -> None:
     deployment = Deployment()

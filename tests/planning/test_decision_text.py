@@ -132,6 +132,10 @@ def test_the_answer_of_a_connector_is_told_in_words(answer, said):
         ({}, "no data: reason unknown"),
         ({"requests": 0, "health": {"status": "ok"}}, "0 requests (0/s); data ok"),
         (
+            {"requests": 20, "repeats": 30, "isl_tokens": 9, "health": {"status": "ok"}},
+            "20 requests (2/s), 30 repeats, ISL 9; data ok",
+        ),
+        (
             {"ttft_s": {"mean": 0.5}, "osl_tokens": 30, "health": {"status": "partial", "detail": "half"}},
             "n/a requests, OSL 30; TTFT mean 500 ms; data partial: half",
         ),

@@ -40,6 +40,9 @@ def test_decode_correction_uses_concurrency_per_ready_replica_and_mean_context()
     assert correction["details"]["concurrency"] == pytest.approx(concurrency)
     assert correction["details"]["kv_usage"] == pytest.approx(kv_usage)
     assert correction["value"] == pytest.approx(0.012 / PROFILE.decode.itl_s(kv_usage, 1_100))
+    requests = observed().requests
+    stormy = first(reference(), observed(requests=requests / 4, repeats=requests * 3 / 4))
+    assert stormy.reasons["corrections"]["decode"] == correction
 
 
 def test_kv_usage_of_the_expected_itl_is_capped_at_a_full_cache():
