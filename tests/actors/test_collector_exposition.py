@@ -145,7 +145,7 @@ def test_a_preset_follows_every_quantity(preset):
     series = ModelSeries(preset, "m")
     followed = {channel.quantity for channel in series.channels}
     without_slo = {"requests", "completed", "isl", "osl", "duration", "ttft", "itl"}
-    more = {"headway": {"met", "missed"}, "dynamo": {"cached"}, "nim": set()}
+    more = {"headway": {"met", "missed", "repeats"}, "dynamo": {"cached"}, "nim": set()}
     assert followed == without_slo | more.get(preset.name, {"queue", "cached"})
     assert bool(series.gauges) == (preset.load is not None)
 
