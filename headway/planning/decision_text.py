@@ -184,7 +184,7 @@ def _need_text(need: NeedFigures, classes: Sequence[str]) -> str:
 
     `classes` are the names of the classes, the first that of requests without one.
     """
-    option, text = need.option, f"a new replica serves in {need.lead_s:.0f} s"
+    option, text = need.option, f"a new replica serves within {need.lead_s:.0f} s"
     if option is None:
         return text
     forecast = f" ({option.forecast})" if option.forecast else ""

@@ -184,7 +184,7 @@ class Observation:
     None where nobody recorded single requests, nor counted enough to make some (`synthetic`). `stood` are the
     pools that served the interval where `pools` are only planned (`headway.planning.advice`), else None.
     `slow` has by role how many times as long as the others ready replicas take that are known to differ.
-    `repeats` are further arrivals, known to be requests tried again: `requests` and `traffic` lack them.
+    `repeats` are arrivals known to be requests tried again; neither `requests` nor `traffic` has them.
     """
 
     now_s: float

@@ -42,13 +42,13 @@ def test_a_story_has_what_was_seen_what_may_miss_and_what_limits():
     told = story(record(0.62, **NEEDS, limits=["decode: max_replicas"]))
     assert told["measured"][1] == "62 % of requests within their SLO"
     assert told["why"] == [
-        "decode: a new replica serves in 60 s",
+        "decode: a new replica serves within 60 s",
         "Planned so that at most 1 % of requests miss their SLO",
         "Limited by: decode: max_replicas",
     ]
     untold = story(record(None, needs=NEEDS["needs"]))
     assert len(untold["measured"]) == 1
-    assert untold["why"] == ["decode: a new replica serves in 60 s"]
+    assert untold["why"] == ["decode: a new replica serves within 60 s"]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_story_has_what_was_seen_what_may_miss_and_what_limits():
 def test_why_a_pool_needs_its_replicas(need, said):
     budgets = {"class_budgets": {"": 0.01, "urgent": 0.1}}
     made = record(None, needs={"decode": {"lead_s": 60.0, **need}}, settings=budgets)
-    assert story(made)["why"] == [f"decode: a new replica serves in 60 s{said}"]
+    assert story(made)["why"] == [f"decode: a new replica serves within 60 s{said}"]
 
 
 def test_load_is_of_the_whole_pool_and_kv_usage_of_its_mean_replica():

@@ -62,7 +62,7 @@ def test_replicas_that_never_start_do_not_let_the_plan_grow(waiting):
         assert max(targets(decisions[40:], role)) <= max(targets(decided(), role))
     last = decisions[-1].reasons["needs"]
     assert [need["extra"] for need in last.values()] == [0, 0]
-    assert [need["lead_s"] for need in last.values()] == [45.0, 45.0]
+    assert [need["lead_s"] for need in last.values()] == [60.0, 60.0]
 
 
 def test_the_decision_says_what_is_missing_since_when_and_what_is_lost():

@@ -26,17 +26,17 @@ def ordered(ready, target):
     return ReplicaStarts().observe(0.0, 30.0, pool(ready), GUESS_S).order(0.0, pool(ready), target)
 
 
-def test_a_start_counts_to_the_middle_of_the_interval_that_it_was_seen_in():
+def test_a_start_takes_until_it_is_seen():
     starts = ordered(1, 3)
     starts = starts.observe(30.0, 30.0, pool(1, starting=2), GUESS_S).observe(60.0, 30.0, pool(3), GUESS_S)
-    assert starts.seen_s == (45.0,)
-    assert starts.lead_s(60.0, guess_s=10.0) == 45.0
+    assert starts.seen_s == (60.0,)
+    assert starts.lead_s(60.0, guess_s=10.0) == 60.0
 
 
 def test_replicas_that_come_one_by_one_are_one_order():
     starts = ordered(1, 3)
     starts = starts.observe(30.0, 30.0, pool(2, starting=1), GUESS_S).observe(90.0, 30.0, pool(3), GUESS_S)
-    assert starts.seen_s == (15.0, 75.0)
+    assert starts.seen_s == (30.0, 90.0)
     assert starts.orders == ()
 
 
@@ -66,7 +66,7 @@ def test_only_the_latest_starts_count():
             .observe(now_s + 30.0, 30.0, pool(3), GUESS_S)
             .observe(now_s + 60.0, 30.0, pool(2), GUESS_S)
         )
-    assert starts.lead_s(1000.0, guess_s=60.0) == 15.0
+    assert starts.lead_s(1000.0, guess_s=60.0) == 30.0
 
 
 def test_an_order_serves_whole_intervals_from_the_next_boundary_on():
@@ -80,35 +80,35 @@ def follow(starts, ticks, count, *, interval_s=30.0):
     return starts
 
 
-def used_to_45_s():
-    """Two replicas, the second of which took 45 s to start, after 60 s."""
+def used_to_60_s():
+    """Two replicas, the second of which took 60 s to start."""
     starts = ordered(1, 2)
     return follow(starts, (1,), pool(1, starting=1)).observe(60.0, 30.0, pool(2), GUESS_S)
 
 
 def test_an_order_that_does_not_come_is_missing_and_raises_the_lead_no_more():
-    starts = used_to_45_s().order(60.0, pool(2), 6)
+    starts = used_to_60_s().order(60.0, pool(2), 6)
     leads, missing = [], []
     for tick in range(3, 40):
         starts = follow(starts, (tick,), pool(2, starting=4))
         leads.append(starts.lead_s(tick * 30.0, GUESS_S))
         missing.append(starts.missing(tick * 30.0))
     assert max(leads) <= SEEN_PATIENCE * GUESS_S
-    assert leads[-1] == 45.0
+    assert leads[-1] == 60.0
     assert missing[:5] == [None] * 5
     assert missing[-1] == MissingReplicas(replicas=4, since_s=60.0)
 
 
 def test_what_comes_after_all_says_nothing_of_the_lead():
-    starts = follow(used_to_45_s().order(60.0, pool(2), 4), range(3, 60), pool(2, starting=2))
+    starts = follow(used_to_60_s().order(60.0, pool(2), 4), range(3, 60), pool(2, starting=2))
     starts = starts.observe(1800.0, 30.0, pool(3, starting=1), GUESS_S)
     assert starts.missing(1800.0).replicas == 1
     starts = starts.observe(1830.0, 30.0, pool(4), GUESS_S)
-    assert (starts.missing(1830.0), starts.lead_s(1830.0, GUESS_S)) == (None, 45.0)
+    assert (starts.missing(1830.0), starts.lead_s(1830.0, GUESS_S)) == (None, 60.0)
 
 
 def test_after_a_clock_was_set_back_an_order_is_overdue_as_soon():
-    starts = used_to_45_s().order(60.0, pool(2), 6)
+    starts = used_to_60_s().order(60.0, pool(2), 6)
     starts = follow(starts, range(-120, -110), pool(2, starting=4))
     assert starts.missing(-111 * 30.0).replicas == 4
 
@@ -129,14 +129,14 @@ def test_a_first_start_that_takes_far_longer_than_guessed_is_learnt():
     starts, now_s = slow_starts(first, 1, 40)
     assert starts.lead_s(now_s, GUESS_S) == GUESS_PATIENCE * GUESS_S
     starts, now_s = slow_starts(first, 3, 40)
-    assert starts.lead_s(now_s, GUESS_S) == 1185.0
+    assert starts.lead_s(now_s, GUESS_S) == 1200.0
 
 
 def test_starts_that_became_slower_for_good_are_learnt():
-    starts, now_s = slow_starts(used_to_45_s(), 1, 10)
-    assert starts.lead_s(now_s, GUESS_S) == 45.0
-    starts, now_s = slow_starts(used_to_45_s(), 4, 10)
-    assert starts.lead_s(now_s, GUESS_S) == 285.0
+    starts, now_s = slow_starts(used_to_60_s(), 1, 10)
+    assert starts.lead_s(now_s, GUESS_S) == 60.0
+    starts, now_s = slow_starts(used_to_60_s(), 4, 10)
+    assert starts.lead_s(now_s, GUESS_S) == 300.0
 
 
 def test_after_an_empty_start_the_first_timely_one_counts():
@@ -144,17 +144,17 @@ def test_after_an_empty_start_the_first_timely_one_counts():
     starts = follow(starts, range(1, 50), pool(1, starting=1)).observe(1500.0, 30.0, pool(2), GUESS_S)
     assert starts.lead_s(1500.0, GUESS_S) == GUESS_PATIENCE * GUESS_S
     starts = starts.order(1500.0, pool(2), 3).observe(1530.0, 30.0, pool(3), GUESS_S)
-    assert starts.lead_s(1530.0, GUESS_S) == 15.0
+    assert starts.lead_s(1530.0, GUESS_S) == 30.0
 
 
 def test_ready_replicas_that_are_lost_and_not_replaced_are_missing():
-    starts = follow(used_to_45_s(), range(3, 20), pool(1, starting=1))
+    starts = follow(used_to_60_s(), range(3, 20), pool(1, starting=1))
     assert starts.missing(570.0) == MissingReplicas(replicas=1, since_s=90.0)
-    assert starts.lead_s(570.0, GUESS_S) == 45.0
+    assert starts.lead_s(570.0, GUESS_S) == 60.0
 
 
 def test_replicas_that_somebody_else_takes_back_are_missing_and_no_pile_of_orders():
-    starts = used_to_45_s().order(60.0, pool(2), 8)
+    starts = used_to_60_s().order(60.0, pool(2), 8)
     starts = starts.observe(90.0, 30.0, pool(8), GUESS_S)
     for tick in range(4, 20):
         starts = starts.order((tick - 1) * 30.0, pool(4 if tick > 4 else 8), 8)
@@ -165,7 +165,7 @@ def test_replicas_that_somebody_else_takes_back_are_missing_and_no_pile_of_order
 
 
 def test_a_target_that_nobody_ever_took_is_no_missing_capacity():
-    starts = used_to_45_s()
+    starts = used_to_60_s()
     for tick in range(3, 30):
         starts = starts.order((tick - 1) * 30.0, pool(2), 5)
         starts = starts.observe(tick * 30.0, 30.0, pool(2), GUESS_S)

@@ -97,7 +97,7 @@ def test_what_headway_planned_from_is_told() -> None:
     rows = execute(Job(trace=LOAD, config=config)).intervals
     text = " ".join(decisions(rows, {})[-1].lines)
     assert text.startswith("Prefill needs")
-    for words in ("replicas is expected", "would have kept", "prefill: a new replica serves in"):
+    for words in ("replicas is expected", "would have kept", "prefill: a new replica serves within"):
         assert words in text
 
 

@@ -31,6 +31,7 @@ import numpy as np
 
 from headway.engine.replica_speeds import Lengths, batch_line
 from headway.planning.hindsight.backtest import FORECASTS, PEAK, Backtest
+from headway.planning.hindsight.causes import rhythm
 from headway.planning.hindsight.choice import (
     Option,
     choose,
@@ -196,9 +197,9 @@ class Need:
 
     `option` is None where nothing is known yet. `requests` and `intervals` are what hindsight rests on, of
     which `recalled` intervals are of a warm-up trace, `growth` what it assumed on top, `lead_s` the time
-    until a replica ordered now serves, `typical` what half of the intervals needed, `surprising` the share of
-    the requests that came in jumps without precedent, `infeasible` that of the last requests that no fleet
-    serves in time.
+    until a replica ordered now serves, `typical` what half of the intervals needed, `rhythm` how far apart
+    bursts begin, in words, `surprising` the share of the requests that came in jumps without precedent,
+    `infeasible` that of the last requests that no fleet serves in time.
     """
 
     replicas: int
@@ -210,6 +211,7 @@ class Need:
     intervals: int
     recalled: int
     typical: float
+    rhythm: str
     surprising: float
     lead_s: float
     learning: bool
@@ -265,6 +267,7 @@ def _need(
         intervals=len(memory.history),
         recalled=min(assessed.state.recalled, len(memory.history)),
         typical=tested.typical if tested else 0.0,
+        rhythm=rhythm(memory.history.work, settings.interval_s),
         surprising=tested.surprising / max(tested.requests, 1.0) if tested else 0.0,
         lead_s=assessed.leads_s[role],
         learning=learning,

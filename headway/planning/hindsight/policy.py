@@ -23,12 +23,13 @@ when no request came for the longest run-up (`learning`), and has one again at t
 request.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
 from headway.planning.deciding import GPU_BUDGET, Fit, check_budget, fit, gpus
 from headway.planning.hindsight.backtest import Backtest, backtest
+from headway.planning.hindsight.causes import causes
 from headway.planning.hindsight.choice import (
     class_budgets,
     class_pasts,
@@ -211,8 +212,16 @@ class HeadwayPolicy:
                 unexplained=assessed.excess,
                 slow=assessed.slow,
                 peaks=held_peaks(assessed, needs, self.settings),
+                changes=self._changes(assessed, fitted),
             ),
         )
+
+    def _changes(self, assessed: Assessment, fitted: Fit) -> Sequence[str]:
+        """What changed, where a pool gets more than it had."""
+        state, seen = assessed.state, assessed.observation
+        if all(count <= self._delay(assessed, role).target for role, count in fitted.targets.items()):
+            return ()
+        return [*causes(state.recent, state.pools, seen.now_s, seen.interval_s)]
 
     def _trusted(self, assessed: Assessment, needs: Mapping[Role, Need]) -> Mapping[Role, Need]:
         """The needs as far as a guessed profile is to be trusted; as they are by any other.

@@ -19,7 +19,7 @@ The best n_r and u_r are known only afterwards, so nobody can have run these fle
 guess of a fixed size, or of a threshold, would have cost.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -68,10 +68,12 @@ def explain(
     unexplained: Mapping[Role, Excess] = NO_EXCESS,
     slow: Mapping[Role, SlowReplicas] = NONE_SLOW,
     peaks: Mapping[Role, str] = NO_PEAKS,
+    changes: Sequence[str] = (),
 ) -> Mapping[str, Any]:
     """The reasons of one decision.
 
-    `profile` is the profile's `meta`, whose part `refined` says how traffic corrected it.
+    `profile` is the profile's `meta`, whose part `refined` says how traffic corrected it; `changes` are what
+    made more replicas necessary.
     """
     own, reasons = settings.section("headway", HeadwaySettings), common("headway", observation, settings)
     may_miss = loss_budget(settings)
@@ -100,6 +102,7 @@ def explain(
             else []
         ),
         *(f"{line}." for line in _beyond_reach(needs, may_miss)),
+        *changes,
         *_repeats(observation),
     ]
     reasons |= {
@@ -180,8 +183,8 @@ def _warnings(needs: Mapping[Role, Need], may_miss: float) -> Iterator[str]:
     for role, need in needs.items():
         if need.option is not None and not need.learning and _holds_peaks(need):
             yield (
-                f"{role}: {need.typical:.0f} would do half of the time, but load peaks faster than a replica "
-                f"starts ({need.lead_s:.0f} s); keeping {need.replicas}"
+                f"{role}: {need.typical:.0f} would do half of the time, but load peaks{need.rhythm} faster "
+                f"than a replica starts (within {need.lead_s:.0f} s); keeping {need.replicas}"
             )
     surprising = max(need.surprising for need in needs.values())
     if surprising > may_miss:

@@ -1,7 +1,7 @@
 """Replica starts of one pool: how long they take, and which of them do not happen.
 
 Each rise of a target is an order at that time; each replica that becomes ready fulfils the oldest order. What
-is seen at a decision happened since the last one: the middle of that interval counts. With the known lead
+is seen at a decision has happened by then: a start takes until it is seen. With the known lead
 
     known     the longest of the last RECENT starts; until one has been seen, the first guess
     patience  SEEN_PATIENCE · max(known, guess) where starts have been seen, GUESS_PATIENCE · guess before
@@ -88,7 +88,7 @@ class ReplicaStarts:
         """With what has become ready since the last decision."""
         came = 0 if self.ready is None else max(0, pool.ready - self.ready)
         orders, fulfilled, rest = _fulfilled(_until(now_s, self.orders), came)
-        ages = [max(0.0, now_s - interval_s / 2.0 - order.at_s) for order in fulfilled]
+        ages = [now_s - order.at_s for order in fulfilled]
         timely = [age_s for age_s in ages if age_s <= self.patience_s]
         learnt = replace(
             self, seen_s=(*self.seen_s, *timely)[-RECENT:], assumed_s=self._assumed_s(ages, timely)
