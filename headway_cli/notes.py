@@ -95,6 +95,9 @@ def _requests_and_rows(result: SimulationResult, plan: Plan, trace: Trace) -> It
         yield f"{plural(result.tally.too_long, 'request')} failed: too long for the KV cache of a replica"
     if result.tally.retried:
         yield f"served again after a crash: {plural(result.tally.retried, 'request')}"
+    if result.tally.repeats:
+        gave_up = plural(result.tally.gave_up, "request")
+        yield f"clients came again {plural(result.tally.repeats, 'time')}, and gave up {gave_up} for good"
     stats = trace.stats
     if stats.reordered:
         yield f"trace: {stats.reordered:,} of {stats.rows_read:,} rows came out of order and were sorted"

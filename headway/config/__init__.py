@@ -39,6 +39,7 @@ from headway.config.live import (
     TracingSettings,
 )
 from headway.config.models import (
+    ClientSettings,
     CrashSettings,
     HeadwayConfig,
     SimulationSettings,
@@ -63,6 +64,7 @@ __all__ = [
     "DEFAULT_KV_BYTES_PER_TOKEN",
     "ENGINES",
     "POLICIES",
+    "ClientSettings",
     "ConfigError",
     "ConnectorSettings",
     "CrashSettings",

@@ -123,6 +123,17 @@ class SimulatedEngineSettings(Settings):
         return self.queueing_ms * MILLISECONDS
 
 
+class ClientSettings(Settings):
+    """Clients that give up and come again; to them that is one request, judged from its first arrival."""
+
+    patience_s: PositiveFloat | None = Field(default=None, le=1e9)
+    """Seconds for which a client waits for its first token; null: as long as it takes."""
+    retries: NonNegativeInt = Field(default=0, le=1000)
+    """How often it tries again at most, after it gave up or its request was shed or failed."""
+    retry_after_s: NonNegativeFloat = Field(default=10.0, le=1e6)
+    """After how many seconds, give or take a quarter."""
+
+
 class SimulationSettings(Settings):
     """The start of a simulation, and what befalls it."""
 
@@ -140,6 +151,8 @@ class SimulationSettings(Settings):
     """Seconds after the trace in which requests may still end; those that have not count as failed."""
     crashes: tuple[CrashSettings, ...] = ()
     """Replicas that die."""
+    clients: ClientSettings = ClientSettings()
+    """Their patience; by default they wait."""
     engine: SimulatedEngineSettings = SimulatedEngineSettings()
     reports: bool = True
     """Whether a router hears of engines' loads (each 0.5 s) and of output tokens under way (each second), as

@@ -11,12 +11,13 @@ What cannot be simulated is refused as early as it is known: `check_plan` before
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from headway.config import HeadwayConfig, PlannerSettings, RoleName, resolve_profile
+from headway.config import ClientSettings, HeadwayConfig, PlannerSettings, RoleName, resolve_profile
 from headway.engine import EngineRules, engine_profile, engine_rules
 from headway.engine.kernel.layout import Routing
 from headway.engine.rules import simulated_profile, simulated_speeds
@@ -45,6 +46,7 @@ from headway.planning.policies import PUBLISHED_INTERVAL_S, predictors_asked
 from headway.planning.replay import ReplayEngine
 from headway.routing import Router, RoutingError, make_router
 from headway.routing.fleet.gpu_profiles import GpuProfile, named_profiles
+from headway.simulation.clients import Clients
 from headway.simulation.demand import IdleEngine, first_interval, replayed_fleet, size_fleet
 from headway.simulation.observing import PerformanceLearner
 from headway.simulation.results import SimulationResult
@@ -237,6 +239,7 @@ def make_scenario(plan: Plan, trace: Trace) -> Scenario:
     return Scenario(
         profile=simulated_profile(config),
         speeds=simulated_speeds(config),
+        clients=_clients(simulation.clients),
         queueing_s=simulation.engine.queueing_s,
         slo=plan.settings.slo,
         pools=plan.settings.limits,
@@ -252,6 +255,11 @@ def make_scenario(plan: Plan, trace: Trace) -> Scenario:
         seed=simulation.seed,
         drain_limit_s=simulation.drain_limit_s,
     )
+
+
+def _clients(settings: ClientSettings) -> Clients:
+    patience_s = inf if settings.patience_s is None else settings.patience_s
+    return Clients(patience_s=patience_s, retries=settings.retries, retry_after_s=settings.retry_after_s)
 
 
 def _capacity(gpus: int | Mapping[float, int] | None) -> GpuCapacity:

@@ -6,11 +6,9 @@ told by notices, at the time of the event; its answers are orders, obeyed first 
 (`engine.kernel.lifecycle`).
 """
 
-import numpy as np
-
 from headway.engine.kernel import layout
 from headway.engine.kernel.layout import NONE, Exit, KernelState, Routing, drop_first, kind_of, push
-from headway.engine.kernel.lifecycle import become_ready, crash, deliver, obey
+from headway.engine.kernel.lifecycle import become_ready, crash, deliver, obey, park, role_for
 from headway.engine.kernel.replica import boundary
 from headway.engine.kernel.serving import (
     EVENT,
@@ -20,26 +18,12 @@ from headway.engine.kernel.serving import (
     least_loaded,
     load_of,
     next_step,
-    park,
-    role_for,
     take_arrival,
 )
-from headway.engine.kernel.state import end_request
+from headway.engine.kernel.state import end_request, random_below
 from headway.routing import shared_rules
+from headway.simulation.clients import come_again, expect, give_up
 from interp.jit import compiled
-
-
-@compiled
-def _random_below(state: KernelState, bound: int) -> int:
-    """SplitMix64, kept in the clock so that a run can be repeated."""
-    clock = state.clock[0]
-    clock.random = np.uint64(clock.random) + np.uint64(0x9E3779B97F4A7C15)
-    mixed = np.uint64(clock.random)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed ^= mixed >> np.uint64(31)
-    return int((mixed >> np.uint64(33)) % np.uint64(bound))
-
 
 felt_load = compiled(shared_rules.felt_load)
 
@@ -65,7 +49,7 @@ def choose(state: KernelState, role: int, request: int) -> int:
     clock, routing = state.clock[0], state.settings[0].routing
     count = clock.ready[role]
     if routing == Routing.RANDOM:
-        return state.ready[role, _random_below(state, count)]
+        return state.ready[role, random_below(state, count)]
     if routing == Routing.ROUND_ROBIN:
         clock.turn[role] += 1
         return state.ready[role, clock.turn[role] % count]
@@ -101,13 +85,22 @@ COMPILED_FROM = (
 @compiled
 def _admit(state: KernelState) -> bool:
     """Take the next arrival of the trace; False where a router is to place it."""
-    clock, request = state.clock[0], take_arrival(state)
+    request = take_arrival(state)
     asked = state.requests[request]
     if asked.input_tokens + asked.output_tokens > state.settings[0].kv_capacity_tokens:
         end_request(state, request, layout.FAILED)
         return True
-    if state.settings[0].queueing_s > 0.0:
-        push(clock, state.events, clock.now_s + state.settings[0].queueing_s, layout.PLACE, request, 0)
+    return _arrive(state, request)
+
+
+@compiled
+def _arrive(state: KernelState, request: int) -> bool:
+    """An attempt arrives; False where a router is to place it."""
+    clock, queueing_s = state.clock[0], state.settings[0].queueing_s
+    expect(state, request)
+    if queueing_s > 0.0:
+        version = state.requests[request].version
+        push(clock, state.events, clock.now_s + queueing_s, layout.PLACE, request, version)
         return True
     return place_request(state, request)
 
@@ -119,26 +112,31 @@ def _handle(state: KernelState) -> int:
     first = state.events[0]
     kind, index, version = kind_of(first.order), first.index, first.version
     drop_first(clock, state.events)
+    placed = True
     if kind == layout.BOUNDARY:
         if state.replicas[index].version == version:
             boundary(state, index)
     elif kind == layout.TRANSFERRED:
-        if state.requests[index].version != version:
-            return Exit.REACHED
-        state.requests[index].decode_ready_s = clock.now_s
-        if state.settings[0].routing == Routing.ROUTER:
-            deliver(state, index)
-            return Exit.REACHED
-        return Exit.REACHED if place_request(state, index) else Exit.NEED_PLACEMENT
+        if state.requests[index].version == version:
+            state.requests[index].decode_ready_s = clock.now_s
+            if state.settings[0].routing == Routing.ROUTER:
+                deliver(state, index)
+            else:
+                place_request(state, index)
     elif kind == layout.PLACE:
-        return Exit.REACHED if place_request(state, index) else Exit.NEED_PLACEMENT
+        placed = state.requests[index].version != version or place_request(state, index)
+    elif kind == layout.GIVE_UP:
+        give_up(state, index)
+    elif kind == layout.RETURN:
+        come_again(state, index)
+        placed = _arrive(state, index)
     elif kind == layout.READY:
         become_ready(state, index, version)
     elif kind == layout.CRASH and clock.ready[index] > 0:
         clock.crashes += 1
         crash(state, state.ready[index, 0])
         return Exit.FLEET_CHANGED
-    return Exit.REACHED
+    return Exit.REACHED if placed else Exit.NEED_PLACEMENT
 
 
 @compiled

@@ -54,7 +54,7 @@ Reasons = Annotated[
     ),
 ]
 
-OPTIONAL = ("classes", "routing_metrics", "prefix_hits", "utilisation", "minutes")
+OPTIONAL = ("repeats", "gave_up", "classes", "routing_metrics", "prefix_hits", "utilisation", "minutes")
 """Keys that the document lacks where there is nothing to say."""
 
 OBJECT, LIST = "should be an object of keys and values", "should be a list"
@@ -244,6 +244,8 @@ class SimulationReport:
     shed: Count
     failed: Count
     retried: Count = 0
+    repeats: Count | None = None
+    gave_up: Count | None = None
     attainment: Measured
     goodput_rps: Number
     gpu_hours: Number

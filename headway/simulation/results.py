@@ -3,8 +3,9 @@
 A request met its SLOs if TTFT and, with two tokens or more, TPOT are within those of its class (without
 classes, of the deployment). Attainment is met / (completed + failed + shed). Means are exact; quantiles come
 from histograms (within 0.25 %). Over all, TTFT and ITL count every token that left, TPOT and E2E completed
-requests; the latencies of a class are those of completed requests. `ttft_met_s` is the TTFT of those that met
-their SLOs: a routing that lets many fail cannot hide a long tail of the others behind them.
+requests; the latencies of a class are those of completed requests. TTFT and E2E begin with the first arrival
+of a request that was tried again. `ttft_met_s` is the TTFT of those that met their SLOs: a routing that lets
+many fail cannot hide a long tail of the others behind them.
 
 A prompt is looked up in the prefix cache of the replica that computes it, and once more where its KV comes to
 a mixed replica that decodes it: hits are local, and the rest of a prompt that came as KV is an external hit.
@@ -79,6 +80,7 @@ class FluidBound:
 
 
 TOLERANCE = 1.0 + 1e-9
+FAILURES = (layout.FAILED, layout.GAVE_UP)
 MINUTE_COUNTS = ("requests", "completed", "met", "shed", "failed")
 
 
@@ -137,7 +139,7 @@ class Outcomes:
         self.requests += len(outcomes)
         self.completed += int((outcomes == layout.COMPLETED).sum())
         self.shed += int((outcomes == layout.SHED).sum())
-        self.failed += int((outcomes == layout.FAILED).sum())
+        self.failed += int(np.isin(outcomes, FAILURES).sum())
         self.met += met
 
     def fail(self, count: int) -> None:
@@ -172,7 +174,7 @@ class Tally(Outcomes):
     def __init__(self, mix: ClassMix, fluid: FluidBound) -> None:
         super().__init__("ttft_s", "ttft_met_s", "itl_s", "tpot_s", "e2e_s")
         self.fluid = fluid
-        self.retried = self.too_long = 0
+        self.retried = self.too_long = self.repeats = self.gave_up = 0
         self.input_tokens = self.cached_tokens = self.received_tokens = self.external_tokens = 0
         self.mix, self.minutes = mix, PerMinute()
         self.classes = tuple(Outcomes("ttft_s", "ttft_met_s", "tpot_s") for _ in mix.classes)
@@ -182,7 +184,7 @@ class Tally(Outcomes):
         """Count records of requests that ended."""
         done = finished[finished["outcome"] == layout.COMPLETED]
         of_class = done["slo_class"]
-        ttft_s = done["first_token_s"] - done["arrival_s"]
+        ttft_s = done["first_token_s"] - done["first_arrival_s"]
         decoded = done["output_tokens"] - 1
         streamed = decoded > 0
         tpot_s = (done["finished_s"] - done["first_token_s"])[streamed] / decoded[streamed]
@@ -191,12 +193,14 @@ class Tally(Outcomes):
         self.count(finished["outcome"], int(met.sum()))
         self._add_minutes(finished, done["finished_s"][met])
         self.retried += int((finished["retries"] > 0).sum())
+        self.repeats += int(finished["repeats"].sum())
+        self.gave_up += int((finished["outcome"] == layout.GAVE_UP).sum())
         self.too_long += int(
             ((finished["outcome"] == layout.FAILED) & (finished["prefill_replica"] < 0)).sum()
         )
         self.latencies["ttft_met_s"].add(ttft_s[met])
         self.latencies["tpot_s"].add(tpot_s)
-        self.latencies["e2e_s"].add(done["finished_s"] - done["arrival_s"])
+        self.latencies["e2e_s"].add(done["finished_s"] - done["first_arrival_s"])
         context = done["input_tokens"] + done["output_tokens"] / 2.0
         self.fluid.add(done["input_tokens"] - done["cached_tokens"], decoded, context)
         self._add_prefixes(done)
@@ -212,7 +216,9 @@ class Tally(Outcomes):
 
     def fail_unfinished(self, requests: NDArray[Any]) -> int:
         """Count those among slots that hold a request as failed; their number."""
-        left = requests["slo_class"][requests["number"] >= 0]
+        requests = requests[requests["number"] >= 0]
+        left = requests["slo_class"]
+        self.repeats += int(requests["repeats"].sum())
         self.fail(len(left))
         for place, outcomes in enumerate(self.classes):
             outcomes.fail(int((left == place).sum()))
@@ -221,11 +227,11 @@ class Tally(Outcomes):
     def _add_minutes(self, finished: NDArray[Any], met_s: NDArray[np.float64]) -> None:
         ended_s, outcome = finished["finished_s"], finished["outcome"]
         self.minutes.add(
-            requests=finished["arrival_s"],
+            requests=finished["first_arrival_s"],
             completed=ended_s[outcome == layout.COMPLETED],
             met=met_s,
             shed=ended_s[outcome == layout.SHED],
-            failed=ended_s[outcome == layout.FAILED],
+            failed=ended_s[np.isin(outcome, FAILURES)],
         )
 
     def _add_prefixes(self, done: NDArray[Any]) -> None:
@@ -313,6 +319,8 @@ class SimulationResult:
             wall_s=setting.wall_s,
             **tally.figures(self.simulated_s),
             retried=tally.retried,
+            repeats=tally.repeats or None,
+            gave_up=tally.gave_up or None,
             gpu_hours=self.gpu_hours,
             fluid_bound_gpu_hours=bound_hours,
             prefix_hit_rate=tally.cached_tokens / tally.input_tokens if tally.input_tokens else 0.0,

@@ -25,6 +25,7 @@ from headway.planning.deciding import Bounds
 from headway.planning.policies import class_promises
 from headway.planning.types import PlanningError, PoolLimits, Role, Slo
 from headway.routing import Router
+from headway.simulation.clients import Clients
 from interp import Profile
 
 INCREMENT = np.uint64(0x9E3779B97F4A7C15)
@@ -168,6 +169,7 @@ class Scenario:
     capacity: GpuCapacity = field(default_factory=GpuCapacity)
     engine: EngineRules = field(default_factory=EngineRules)
     speeds: EngineSpeeds = field(default_factory=EngineSpeeds)
+    clients: Clients = field(default_factory=Clients)
     queueing_s: float = 0.0
     start_up: StartUp = field(default_factory=StartUp)
     routing: Routing | ScenarioRouter = Routing.LEAST_LOAD
@@ -200,5 +202,7 @@ class Scenario:
         settings["transfer_s_per_token"] = rules.transfer_s_per_token
         settings["block_tokens"] = rules.block_tokens
         settings["queueing_s"] = self.queueing_s
+        for name in ("patience_s", "retry_after_s", "retries"):
+            settings[name] = getattr(self.clients, name)
         settings["cache_capacity_blocks"] = rules.prefix_cache_tokens // rules.block_tokens
         return settings

@@ -306,10 +306,11 @@ class SimulationRun:
             pools={role: self.fleet.pool_state(role) for role in self.scenario.pools},
             traffic=self.traffic.take(),
             slow=self.fleet.known_slow(),
+            repeats=float(window["repeats"]),
         )
 
     def _record(self, observation: Observation, decision: Decision | None) -> None:
-        histograms = self.fleet.arrays.histograms
+        histograms, window = self.fleet.arrays.histograms, self.fleet.arrays.window[0]
         ended, forecast = self.tally.requests - self.ended_before, observation.forecast
         self.intervals.append(
             Interval(
@@ -318,7 +319,9 @@ class SimulationRun:
                 requests=int(observation.requests),
                 isl_tokens=observation.isl_tokens,
                 osl_tokens=observation.osl_tokens,
-                ttft_s=_window_latency(observation.ttft_s, histograms[layout.TTFT]),
+                ttft_s=_window_latency(
+                    _ratio(window["waited_s"], window["first_tokens"]), histograms[layout.TTFT]
+                ),
                 itl_s=_window_latency(observation.itl_s, histograms[layout.ITL]),
                 attainment=(self.tally.met - self.met_before) / ended if ended else None,
                 forecast=IntervalForecast.of(forecast) if forecast else None,
@@ -339,7 +342,7 @@ class SimulationRun:
         state = self.fleet.arrays
         window, histograms, latencies = state.window[0], state.histograms, self.tally.latencies
         latencies["ttft_s"].merge(
-            int(window["first_tokens"]), float(window["ttft_s"]), histograms[layout.TTFT]
+            int(window["first_tokens"]), float(window["waited_s"]), histograms[layout.TTFT]
         )
         latencies["itl_s"].merge(int(window["gaps"]), float(window["gap_s"]), histograms[layout.ITL])
 

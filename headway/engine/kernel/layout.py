@@ -27,8 +27,8 @@ PREFILL, DECODE, MIXED = 0, 1, 2
 ROLE_COUNT = 3
 
 # Kinds of event; the number is the priority among events of the same instant: an engine that reaches the end
-# of an iteration sees what arrived up to that very moment.
-READY, CRASH, TRANSFERRED, PLACE, BOUNDARY = 0, 1, 2, 3, 4
+# of an iteration sees what arrived up to that very moment, and a client the token that leaves in it.
+READY, CRASH, TRANSFERRED, PLACE, BOUNDARY, GIVE_UP, RETURN = 0, 1, 2, 3, 4, 5, 6
 
 # Life of a replica.
 GONE, STARTING, SERVING, DRAINING = 0, 1, 2, 3
@@ -37,8 +37,11 @@ CRASHED, CANCELLED = 4, 5  # logged only: the slot is GONE
 # What a replica does until its next boundary.
 IDLE, DECODING, PREFILLING = 0, 1, 2
 
-# How a request ended; SHED only where a router says so.
-COMPLETED, FAILED, SHED = 0, 1, 2
+# How a request ended; SHED only where a router says so, GAVE_UP where clients have a patience.
+COMPLETED, FAILED, SHED, GAVE_UP = 0, 1, 2, 3
+
+REPEAT = 1 << 48
+"""What the number of a request grows by with each repeat: attempts have numbers of their own."""
 
 # What a router is told: its prompt is computed and travels, its first token left, it ended (value: output
 # tokens, NONE if it failed), its attempt was lost before the first token; a replica changed (value: its
@@ -100,13 +103,14 @@ REPLICA = _record(
     "f8 gap_s prefill_s",
 )
 
+# `arrival_s` is that of the attempt under way, of which there were `repeats` more before.
 REQUEST = _record(
     "i8 number",
-    "f8 arrival_s",
+    "f8 arrival_s first_arrival_s gives_up_s",
     "i8 input_tokens output_tokens block_start block_count copy",
     "f8 prefill_started_s prefill_finished_s first_token_s decode_ready_s",
     "f8 decode_started_s finished_s",
-    "i8 cached_tokens prefilled_tokens external_tokens decode_serial version",
+    "i8 cached_tokens prefilled_tokens external_tokens decode_serial version repeats",
     "i4 next prefill_replica decode_replica outcome retries reserved slo_class abandoned",
 )
 
@@ -121,9 +125,10 @@ slot, `number` the request's number or the replica's serial."""
 
 TRANSITION = _record("f8 time_s created_s", "i4 role state")
 
+# First tokens are timed from the arrival of the attempt (`ttft_s`) and of the request (`waited_s`).
 WINDOW = _record(
-    "i8 arrivals input_tokens first_tokens",
-    "f8 ttft_s",
+    "i8 arrivals repeats input_tokens first_tokens",
+    "f8 ttft_s waited_s",
     "i8 gaps",
     "f8 gap_s",
     "i8 completed output_tokens",
@@ -148,7 +153,8 @@ SETTINGS = _record(
     "i8 disaggregated routing max_batch kv_capacity_tokens chunk_tokens",
     "f8 transfer_latency_s transfer_s_per_token",
     "i8 block_tokens cache_capacity_blocks",
-    "f8 queueing_s",
+    "f8 queueing_s patience_s retry_after_s",
+    "i8 retries",
 )
 
 

@@ -16,7 +16,7 @@ from headway.engine.kernel.batch import catch_up
 from headway.engine.kernel.layout import IDLE, LOST, MIXED, NONE, SHED, KernelState, Routing, push
 from headway.engine.kernel.prefill import clear_cache, drop_abandoned, is_up
 from headway.engine.kernel.replica import enqueue, receive, retire_if_drained, schedule
-from headway.engine.kernel.state import end_request, log_transition, notify
+from headway.engine.kernel.state import end_attempt, log_transition, notify
 from headway.engine.surfaces import duration_s
 from interp.jit import compiled
 
@@ -28,6 +28,7 @@ def forget(state: KernelState, request: int) -> None:
     asked.reserved, asked.prefilled_tokens, asked.cached_tokens, asked.external_tokens = 0, 0, 0, 0
     asked.prefill_started_s = asked.prefill_finished_s = -1.0
     asked.decode_ready_s = asked.decode_started_s = -1.0
+    asked.prefill_replica = asked.decode_replica = NONE
 
 
 @compiled
@@ -35,7 +36,7 @@ def _release_promise(state: KernelState, request: int) -> None:
     """The replica that was to decode need not wait for it, if it still does."""
     asked = state.requests[request]
     replica = asked.decode_replica
-    if replica == asked.prefill_replica or asked.decode_ready_s >= 0.0:
+    if replica == NONE or replica == asked.prefill_replica or asked.decode_ready_s >= 0.0:  # noqa: PLR1714 - compiled
         return
     if is_up(state, replica, asked.decode_serial):
         unit = state.replicas[replica]
@@ -50,7 +51,6 @@ def _take_back(state: KernelState, request: int) -> None:
     if state.requests[request].prefill_replica != NONE:
         _release_promise(state, request)
     forget(state, request)
-    state.requests[request].prefill_replica = state.requests[request].decode_replica = NONE
 
 
 @compiled
@@ -110,6 +110,40 @@ def _leave_arrived(state: KernelState, replica: int, request: int) -> None:
 
 
 @compiled
+def role_for(state: KernelState, request: int) -> int:
+    """The pool in which the request continues."""
+    if state.settings[0].disaggregated == 0:
+        return layout.MIXED
+    return layout.PREFILL if state.requests[request].prefill_finished_s < 0.0 else layout.DECODE
+
+
+@compiled
+def park(state: KernelState, request: int, role: int) -> None:
+    """No replica of the role is ready: wait for one."""
+    clock = state.clock[0]
+    state.requests[request].next = NONE
+    if clock.parked_head[role] == NONE:
+        clock.parked_head[role] = request
+    else:
+        state.requests[clock.parked_tail[role]].next = request
+    clock.parked_tail[role] = request
+    clock.parked[role] += 1
+
+
+@compiled
+def _leave_parked(state: KernelState, request: int) -> None:
+    """The same for those that wait for a replica to become ready, if it is among them."""
+    clock, role = state.clock[0], role_for(state, request)
+    head = clock.parked_head[role]
+    while head != NONE and head != request:  # noqa: PLR1714 - compiled
+        head = state.requests[head].next
+    if head == request:
+        parked = _unlinked(state, clock.parked_head[role], clock.parked_tail[role], request)
+        clock.parked_head[role], clock.parked_tail[role] = parked
+        clock.parked[role] -= 1
+
+
+@compiled
 def _abandon(state: KernelState, replica: int, request: int) -> None:
     """Let a copy take the place of the request in the iteration under way."""
     clock, unit = state.clock[0], state.replicas[replica]
@@ -137,6 +171,7 @@ def withdraw(state: KernelState, request: int) -> bool:
     if asked.decode_started_s >= 0.0:
         return False
     if replica == NONE:
+        _leave_parked(state, request)
         return True
     if asked.prefill_finished_s < 0.0:
         if asked.prefill_started_s >= 0.0:
@@ -146,6 +181,8 @@ def withdraw(state: KernelState, request: int) -> bool:
             state.replicas[replica].prompt_tokens -= asked.input_tokens
     elif asked.decode_ready_s < 0.0:
         asked.version += 1  # what travels arrives in vain
+    elif asked.decode_replica == NONE:
+        _leave_parked(state, request)
     elif state.replicas[asked.decode_replica].role == MIXED:
         _leave_arrived(state, asked.decode_replica, request)
     else:
@@ -166,7 +203,7 @@ def obey(state: KernelState) -> None:
     if state.requests[request].number != order.number or not withdraw(state, request):
         return
     if order.prefill == NONE:
-        end_request(state, request, SHED)
+        end_attempt(state, request, SHED)
     elif is_up(state, order.prefill, order.prefill_serial) and is_up(
         state, order.decode, order.decode_serial
     ):
@@ -199,7 +236,7 @@ def become_ready(state: KernelState, replica: int, version: int) -> None:
     log_transition(state, replica, layout.SERVING)
     request = clock.parked_head[role]
     while request != NONE:
-        push(clock, state.events, clock.now_s, layout.PLACE, request, 0)
+        push(clock, state.events, clock.now_s, layout.PLACE, request, state.requests[request].version)
         request = state.requests[request].next
     clock.parked_head[role] = clock.parked_tail[role] = NONE
     clock.parked[role] = 0
@@ -225,7 +262,8 @@ def _begin_anew(state: KernelState, request: int) -> None:
         return
     state.requests[request].retries += 1
     forget(state, request)
-    push(state.clock[0], state.events, state.clock[0].now_s, layout.PLACE, request, 0)
+    asked, clock = state.requests[request], state.clock[0]
+    push(clock, state.events, clock.now_s, layout.PLACE, request, asked.version)
 
 
 @compiled
@@ -252,7 +290,7 @@ def crash(state: KernelState, replica: int) -> None:
         if state.requests[request].first_token_s < 0.0:
             _begin_anew(state, request)
         else:
-            end_request(state, request, layout.FAILED)
+            end_attempt(state, request, layout.FAILED)
     _begin_all_anew(state, replica, unit.head)
     _begin_all_anew(state, replica, unit.arrived_head)
     unit.running = unit.waiting = unit.kv_tokens = unit.reserved_tokens = unit.prompt_tokens = 0

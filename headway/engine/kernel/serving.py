@@ -9,7 +9,7 @@ import numpy as np
 
 from headway.engine.kernel import layout
 from headway.engine.kernel.layout import NONE, Exit, KernelState, Routing, drop_first, kind_of
-from headway.engine.kernel.lifecycle import become_ready
+from headway.engine.kernel.lifecycle import become_ready, park, role_for
 from headway.engine.kernel.replica import boundary, enqueue
 from interp.jit import compiled
 
@@ -30,27 +30,6 @@ def least_loaded(state: KernelState, role: int) -> int:
         if best == NONE or load < least:
             best, least = state.ready[role, place], load
     return best
-
-
-@compiled
-def role_for(state: KernelState, request: int) -> int:
-    """The pool in which the request continues."""
-    if state.settings[0].disaggregated == 0:
-        return layout.MIXED
-    return layout.PREFILL if state.requests[request].prefill_finished_s < 0.0 else layout.DECODE
-
-
-@compiled
-def park(state: KernelState, request: int, role: int) -> None:
-    """No replica of the role is ready: wait for one."""
-    clock = state.clock[0]
-    state.requests[request].next = NONE
-    if clock.parked_head[role] == NONE:
-        clock.parked_head[role] = request
-    else:
-        state.requests[clock.parked_tail[role]].next = request
-    clock.parked_tail[role] = request
-    clock.parked[role] += 1
 
 
 @compiled
@@ -78,7 +57,9 @@ def take_arrival(state: KernelState) -> int:
     clock.active += 1
     asked.number = clock.numbered
     clock.numbered += 1
-    asked.arrival_s = columns.arrival_s[row]
+    asked.version += 1  # void is what was to happen to the one that had the slot before
+    asked.arrival_s = asked.first_arrival_s = columns.arrival_s[row]
+    asked.gives_up_s = -1.0
     asked.input_tokens, asked.output_tokens = columns.input_tokens[row], columns.output_tokens[row]
     asked.block_start, asked.block_count = columns.block_start[row], columns.block_count[row]
     asked.copy, asked.slo_class = columns.copy[row], columns.slo_class[row]
@@ -88,7 +69,7 @@ def take_arrival(state: KernelState) -> int:
     asked.cached_tokens = columns.cached_tokens[row]
     asked.prefilled_tokens = asked.external_tokens = 0
     asked.prefill_replica = asked.decode_replica = NONE
-    asked.retries = asked.reserved = asked.abandoned = 0
+    asked.retries = asked.reserved = asked.abandoned = asked.repeats = 0
     state.window[0].arrivals += 1
     state.window[0].input_tokens += asked.input_tokens
     return request

@@ -29,6 +29,7 @@ from headway.engine.kernel.layout import (
     KernelState,
     Prefix,
     Routing,
+    push,
 )
 from headway.engine.surfaces import engine_surfaces
 from interp import Profile
@@ -112,6 +113,42 @@ def log_transition(state: KernelState, replica: int, change: int) -> None:
 
 
 @compiled
+def random_below(state: KernelState, bound: int) -> int:
+    """SplitMix64, kept in the clock so that a run can be repeated."""
+    clock = state.clock[0]
+    clock.random = np.uint64(clock.random) + np.uint64(0x9E3779B97F4A7C15)
+    mixed = np.uint64(clock.random)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return int((mixed >> np.uint64(33)) % np.uint64(bound))
+
+
+RETURN_SPREAD = 0.25
+"""By how much clients vary the time after which they come again, either way: a storm is no comb."""
+_STEPS = 1 << 20
+
+
+@compiled
+def end_attempt(state: KernelState, request: int, outcome: int) -> None:
+    """An attempt has failed: its client comes again after a while, or the request has ended.
+
+    Until then the request keeps its slot, and is no attempt that a router knows.
+    """
+    clock, asked, rules = state.clock[0], state.requests[request], state.settings[0]
+    if asked.repeats >= rules.retries:
+        end_request(state, request, outcome)
+        return
+    if outcome != layout.SHED:
+        notify(state, layout.ENDED, request, asked.number, NONE)
+    asked.repeats += 1
+    asked.number += layout.REPEAT
+    asked.gives_up_s = -1.0
+    factor = 1.0 + RETURN_SPREAD * (2.0 * random_below(state, _STEPS) / _STEPS - 1.0)
+    push(clock, state.events, clock.now_s + rules.retry_after_s * factor, layout.RETURN, request, 0)
+
+
+@compiled
 def end_request(state: KernelState, request: int, outcome: int) -> None:
     """Write the request's record and free its slot."""
     clock, asked = state.clock[0], state.requests[request]
@@ -122,6 +159,7 @@ def end_request(state: KernelState, request: int, outcome: int) -> None:
         window.output_tokens += asked.output_tokens
         window.duration_s += clock.now_s - asked.arrival_s
     state.finished[clock.finished] = asked
+    state.finished[clock.finished].number = asked.number % layout.REPEAT
     clock.finished += 1
     clock.active -= 1
     if outcome != layout.SHED:
@@ -162,7 +200,9 @@ def count_first_token(state: KernelState, request: int, at_s: float) -> None:
     ttft_s = at_s - asked.arrival_s
     window.first_tokens += 1
     window.ttft_s += ttft_s
-    add(state.histograms[layout.TTFT], ttft_s, 1)
+    waited_s = at_s - asked.first_arrival_s
+    window.waited_s += waited_s
+    add(state.histograms[layout.TTFT], waited_s, 1)
     notify(state, layout.FIRST_TOKEN, request, asked.number, 0)
 
 
