@@ -28,11 +28,6 @@ class Clients:
     retries: int = 0
     retry_after_s: float = 10.0
 
-    @property
-    def come_again(self) -> bool:
-        """True if any may give up or try again."""
-        return self.patience_s < inf or self.retries > 0
-
 
 @compiled
 def expect(state: KernelState, request: int) -> None:

@@ -15,9 +15,10 @@ from headway.engine.kernel.state import RETURN_SPREAD
 from headway.planning.types import PoolLimits, Role
 from headway.simulation.build import make_plan, make_scenario
 from headway.simulation.clients import Clients
-from headway.simulation.scenario import EngineRules, PlannedCrash, ScenarioRouter, StartUp
+from headway.simulation.scenario import EngineRules, PlannedCrash, Scenario, ScenarioRouter, StartUp
 from headway.workload import open_trace
 from tests.simulation.routers import Scripted, place, shed
+from tests.simulation.test_routed import Moody, routed
 from tests.simulation.worlds import (
     ArrayTrace,
     Schedule,
@@ -35,14 +36,25 @@ SHAPES = pytest.mark.parametrize("shape", [SPLIT, MIXED], ids=["split", "mixed"]
 IMPATIENT = Clients(patience_s=2.0, retries=3, retry_after_s=3.0)
 
 
-def of_slo_router(shape) -> ScenarioRouter:
-    """The profile `slo`, with predictions, holding and reports."""
+def configured(shape, **changes) -> Scenario:
+    """The scenario of a fixed fleet by its settings."""
     pools = {role.value: {} for role in shape}
     named = {f"planner.static.{role.value}": count for role, count in shape.items()}
-    settings = {"planner.policy": "static", "routing.profile": "slo", "pools": pools, **named}
+    settings = {"planner.policy": "static", "pools": pools, **named, **changes}
     plan = make_plan(load_config(None, settings))
     with open_trace("steady:rate_rps=1,duration_s=10") as trace:
-        return make_scenario(plan, trace).routing
+        return make_scenario(plan, trace)
+
+
+def of_slo_router(shape) -> ScenarioRouter:
+    """The profile `slo`, with predictions, holding and reports."""
+    return configured(shape, **{"routing.profile": "slo"}).routing
+
+
+def test_settings():
+    given = {"patience_s": 2.0, "retries": 3, "retry_after_s": 3.0}
+    assert configured(SPLIT, **{"simulation.clients": given}).clients == IMPATIENT
+    assert configured(SPLIT).clients == Clients()
 
 
 def assert_each_ended_once(result, records, trace):
@@ -67,7 +79,7 @@ def assert_each_ended_once(result, records, trace):
     seed=st.integers(0, 10**6),
     rate_rps=st.floats(5.0, 90.0),
     shape=st.sampled_from([SPLIT, MIXED]),
-    routing=st.sampled_from([Routing.RANDOM, Routing.ROUND_ROBIN, Routing.LEAST_LOAD, "slo"]),
+    routing=st.sampled_from([Routing.RANDOM, Routing.ROUND_ROBIN, Routing.LEAST_LOAD, "slo", "moody"]),
     rules=st.tuples(st.integers(1, 64), st.sampled_from([0, 256, 4096]), st.sampled_from([0, 20_000])),
     clients=st.tuples(st.floats(0.0, 3.0), st.integers(0, 4), st.floats(0.0, 4.0)),
     queueing_s=st.sampled_from([0.0, 0.2]),
@@ -76,11 +88,13 @@ def test_requests_are_conserved(seed, rate_rps, shape, routing, rules, clients, 
     trace = poisson_trace(seed, 200, rate_rps)
     max_batch, chunk_tokens, cache = rules
     patience_s, retries, retry_after_s = clients
+    moody = Scripted(Moody(seed), due_s=np.arange(0.25, 900.0, 0.5))
+    routings = {"slo": of_slo_router(shape), "moody": routed(moody)}
     setting = scenario(
         PROFILE,
         shape,
         engine=EngineRules(max_batch_size=max_batch, chunk_tokens=chunk_tokens, prefix_cache_tokens=cache),
-        routing=of_slo_router(shape) if routing == "slo" else routing,
+        routing=routings.get(routing, routing),
         clients=Clients(patience_s=patience_s, retries=retries, retry_after_s=retry_after_s),
         crashes=[PlannedCrash(at_s=at, role=role) for at in (1.0, 3.0) for role in shape],
         start_up=StartUp(delay_s=1.5),
@@ -91,6 +105,7 @@ def test_requests_are_conserved(seed, rate_rps, shape, routing, rules, clients, 
     policy = Schedule([shape, lower, shape, lower, shape], interval_s=1.0)
     result, records = run(setting, trace, policy)
     assert_each_ended_once(result, records, trace)
+    assert moody.live == set()
     assert (records["repeats"] <= retries).all()
     assert (records["repeats"][records["outcome"] == layout.GAVE_UP] == retries).all()
 
@@ -193,8 +208,7 @@ def test_to_a_router_each_attempt_is_a_request():
         return []
 
     router = Scripted(answer)
-    routing = ScenarioRouter(name="scripted", make=lambda generator: router)
-    _, records = served(trace_of((0.0, 1000, 2), (0.1, 1000, 2)), {Role.MIXED: 1}, routing=routing)
+    _, records = served(trace_of((0.0, 1000, 2), (0.1, 1000, 2)), {Role.MIXED: 1}, routing=routed(router))
     assert router.times("failed") == {"0": 2.0}
     assert set(router.times("complete")) == set(again)
     assert router.live == set()
