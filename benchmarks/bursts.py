@@ -60,7 +60,7 @@ DEPLOYMENTS = {
 }
 """Requests/s between bursts, profile, pools, start-up time, TTFT and ITL in ms."""
 STORMY = {
-    "8B, split, 60 s": DEPLOYMENTS["8B, split, 60 s"],
+    **{name: DEPLOYMENTS[name] for name in ("8B, split, 60 s", "8B, mixed, 180 s")},
     "8B, mixed, 60 s": (8.0, "llama-3.1-8b_h100_tp1", "mixed", 60.0, 500.0, 15.0),
 }
 CLIENTS = Clients(patience_s=10.0, retries=20, retry_after_s=10.0)
@@ -96,10 +96,11 @@ class Cell:
             for kind, each in ((SimulationRun, setting), (SimulationRun, stormy), (Unrecognised, stormy))
         )
         again_s = [each.end_s for each in told.intervals if each.reasons.get("inputs", {}).get("repeats")]
+        lasted_s = max(again_s, default=STORM_S) - STORM_S
         hours = [_settled_gpu_hours(each, plan) for each in (calm, told, taken)]
         shares = [_late_share(each) / attainable for each in (calm, told)]
         ratio = told.tally.repeats / told.tally.requests
-        return *shares, hours[1] / hours[0], hours[2] / hours[0], ratio, max(again_s, default=STORM_S) - STORM_S
+        return *shares, hours[1] / hours[0], hours[2] / hours[0], ratio, lasted_s
 
     def _setting(self) -> tuple[Plan, Recording, Scenario, ReplayEngine]:
         plan = self._plan()
