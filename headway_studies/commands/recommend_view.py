@@ -14,8 +14,9 @@ from headway.workload import TraceOptions
 from headway_cli.notes import routing_notes
 from headway_cli.terminal import bold, print_facts, print_notes, table
 from headway_studies.recommend.candidates import Mode
+from headway_studies.recommend.fleets import Fleet
 from headway_studies.recommend.search import Choice, Row, cheapest, other_policy
-from headway_studies.recommend.trials import Outcome
+from headway_studies.recommend.trials import BUDGET_KEY, Outcome
 
 Document = Mapping[str, Any]
 
@@ -93,7 +94,9 @@ def describe(choice: Choice) -> str:
 
 def _how(choice: Choice) -> str:
     counts = _counts(choice)
-    return f"a fixed fleet of {counts}" if choice.is_fixed else f"policy {POLICY} with {counts} at most"
+    how = f"a fixed fleet of {counts}" if choice.is_fixed else f"policy {POLICY} with {counts} at most"
+    budget = choice.outcome.overrides.get(BUDGET_KEY)
+    return how if budget is None else f"{how} and {BUDGET_KEY} {budget:g}"
 
 
 def _counts(choice: Choice) -> str:
@@ -104,10 +107,11 @@ def _counts(choice: Choice) -> str:
 
 
 def result(choice: Choice, unit: str) -> str:
-    """`99.7 % of the requests, 4.93 GPU-hours`."""
+    """`99.7 % ± 0.1 % of the requests, 4.93 GPU-hours`."""
     hours = f"{choice.outcome.gpu_hours:.4g} {GPU_HOURS}"
     cost = "" if unit == GPU_HOURS else f", {unit} {choice.cost:.4g}"
-    return f"{percent(choice.outcome.attainment)} of the requests, {hours}{cost}"
+    attained = f"{percent(choice.outcome.attainment)} ± {choice.outcome.noise * 100:.2g} %"
+    return f"{attained} of the requests, {hours}{cost}"
 
 
 def print_recommendation(found: Recommendation, out: Console) -> None:
@@ -184,6 +188,12 @@ def sentences(found: Recommendation, choice: Choice) -> dict[str, str]:
     if (other := other_policy(choice)) is not None:
         title, most = ("Fixed fleet", "") if other.is_fixed else (f"Policy {POLICY}", " at most")
         lines[title] = f"{_counts(other)}{most}: {_beside(other, choice, found.unit)}"
+    if (fixed := choice.row.fixed) is not None and fixed.beside:
+        near = ", ".join(f"{_sum(fleet)} {percent(attained)}" for fleet, attained in fixed.beside)
+        lines["Neighbours"] = f"of {_sum(fixed.fleet)}, simulated: {near}; none that is cheaper meets the SLO"
+    if (policy := choice.row.followed) is not None and len(policy.tries) > 1:
+        tries = ", ".join(f"{percent(attained)} with {budget:g}" for budget, attained in policy.tries.items())
+        lines["Tried again"] = f"{BUDGET_KEY}: policy {POLICY} attained {tries}"
     kinds = {
         "Split pools" if here.mode is Mode.MIXED else "Mixed replicas": [
             row for row in found.rows if row.candidate.mode is not here.mode
@@ -191,6 +201,10 @@ def sentences(found: Recommendation, choice: Choice) -> dict[str, str]:
         "Other profiles": [row for row in found.rows if row.candidate.engine is not here.engine],
     }
     return lines | {title: _instead(rows, choice, found.unit) for title, rows in kinds.items() if rows}
+
+
+def _sum(fleet: Fleet) -> str:
+    return "+".join(map(str, fleet.values()))
 
 
 def _instead(rows: Sequence[Row], choice: Choice, unit: str) -> str:
@@ -309,6 +323,9 @@ def _outcome(row: Row, outcome: Outcome) -> dict[str, Any]:
     return {
         "replicas": _by_role(outcome.fleet),
         "attainment": outcome.attainment,
+        "attainment_half_width": outcome.noise,
+        "neighbours": [{"replicas": _by_role(fleet), "attainment": share} for fleet, share in outcome.beside],
+        "tries": [{"loss_budget": budget, "attainment": share} for budget, share in outcome.tries.items()],
         "gpu_hours": outcome.gpu_hours,
         "cost": row.cost(outcome),
     }

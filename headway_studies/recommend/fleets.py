@@ -6,14 +6,17 @@ On the premise that one more replica never lowers attainment:
     floor_r     the least count of pool r beside twice `enough` in the other pools: steps down, bisection
     least       the cheapest fleet with at least floor_r in each pool that attains: the floors first, then
                 what costs a GPU more, and so on. Of fleets that cost the same the one that attains most.
+    proof       one replica fewer in any pool, or traded for another pool's, is no better, else on from there:
+                the premise can fail, as a pool that is short evens out what the next one gets
 
 One pool alone loses so few at its floor that the other's losses decide how much above the floors the answer
 lies: mostly one replica. With a single pool the floor is the answer.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import ceil
 
 from headway.planning import Role
 from headway.planning.deciding import gpus
@@ -22,6 +25,8 @@ from headway.planning.types import PoolLimits
 Fleet = Mapping[Role, int]
 Attain = Callable[[Fleet], float]
 """The share of requests that a fixed fleet attains, in [0, 1]."""
+Rank = Callable[[Fleet], tuple[bool, int, float]]
+"""Whether a fleet misses the target, its GPUs, less what it attains: the least is best."""
 
 MOST_TIMES = 64
 """No fleet of more than so many times the guess is tried."""
@@ -29,12 +34,16 @@ MOST_TIMES = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastFleet:
-    """The least fleet, or None; the largest one that was tried, what it attains, and how many were tried."""
+    """The least fleet, or None; the largest one that was tried, what it attains, and how many were tried.
+
+    `beside` are its neighbours and what they attain: none that is cheaper attains the target.
+    """
 
     fleet: Fleet | None
     largest: Fleet
     attained: float
     tried: int
+    beside: Sequence[tuple[Fleet, float]] = ()
 
 
 def least_fleet(attain: Attain, guess: Fleet, pools: Mapping[Role, PoolLimits], target: float) -> LeastFleet:
@@ -47,10 +56,14 @@ def least_fleet(attain: Attain, guess: Fleet, pools: Mapping[Role, PoolLimits], 
             known[key] = attain(fleet)
         return known[key] >= target
 
+    def rank(fleet: Fleet) -> tuple[bool, int, float]:
+        return not attains(fleet), gpus(fleet, pools), -known[tuple(fleet.values())]
+
     def found(fleet: Fleet | None) -> LeastFleet:
         largest = max(known, key=sum)
         top = dict(zip(pools, largest, strict=True))
-        return LeastFleet(fleet=fleet, largest=top, attained=known[largest], tried=len(known))
+        near = [(each, known[tuple(each.values())]) for each in _beside(fleet, pools)] if fleet else []
+        return LeastFleet(fleet=fleet, largest=top, attained=known[largest], tried=len(known), beside=near)
 
     most = {role: MOST_TIMES * max(1, guess[role]) for role in pools}
     fleet, failed = _clamped(guess, pools), None
@@ -71,7 +84,7 @@ def least_fleet(attain: Attain, guess: Fleet, pools: Mapping[Role, PoolLimits], 
         return _least(alone, *_not_enough(alone, pools[role], fleet[role]))
 
     floors = {role: floor(role) for role in pools}
-    return found(_cheapest(floors, fleet, pools, attains, known))
+    return found(_proven(_cheapest(floors, fleet, pools, rank), pools, rank))
 
 
 def _clamped(fleet: Fleet, pools: Mapping[Role, PoolLimits]) -> dict[Role, int]:
@@ -101,18 +114,30 @@ def _not_enough(attains: Callable[[int], bool], pool: PoolLimits, enough: int) -
     return max(bottom - 1, high - step), high
 
 
-def _cheapest(
-    floors: Fleet,
-    enough: Fleet,
-    pools: Mapping[Role, PoolLimits],
-    attains: Callable[[Fleet], bool],
-    known: Mapping[tuple[int, ...], float],
-) -> Fleet:
+def _cheapest(floors: Fleet, enough: Fleet, pools: Mapping[Role, PoolLimits], rank: Rank) -> Fleet:
     """The cheapest fleet from the floors up; `enough` is one that attains."""
     for fleets in _by_cost(floors, enough, pools):
-        if within := [fleet for fleet in fleets if attains(fleet)]:
-            return max(within, key=lambda fleet: known[tuple(fleet.values())])
+        if fleets and not rank(best := min(fleets, key=rank))[0]:
+            return best
     return enough
+
+
+def _proven(fleet: Fleet, pools: Mapping[Role, PoolLimits], rank: Rank) -> Fleet:
+    """From neighbour to better neighbour, until there is none."""
+    better = min(_beside(fleet, pools), key=rank, default=fleet)
+    return _proven(better, pools, rank) if rank(better) < rank(fleet) else fleet
+
+
+def _beside(fleet: Fleet, pools: Mapping[Role, PoolLimits]) -> Iterator[Fleet]:
+    """One replica fewer in a pool, and traded for those of another at no more GPUs, within the limits."""
+    for less, more in product(pools, pools):
+        given, taken = pools[less].gpus_per_replica, pools[more].gpus_per_replica
+        fewer = ceil(taken / given)
+        counts = {**fleet, less: fleet[less] - fewer}
+        if less is not more:
+            counts[more] += fewer * given // taken
+        if counts == _clamped(counts, pools):
+            yield counts
 
 
 def _by_cost(floors: Fleet, enough: Fleet, pools: Mapping[Role, PoolLimits]) -> Iterator[list[Fleet]]:

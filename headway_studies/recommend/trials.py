@@ -7,16 +7,21 @@
     least        GPU-hours of each pool's minimum: a policy that follows the load pays that at least
     budget       the loss budget of `headway`, a share of the attainable requests, with which the share of all
                  requests is the target: 1 − target / attainable. 1 − target where all are attainable, or none
-                 is known
+                 is known. A policy that misses the target by less than its noise is tried again without miss
+                 and noise, TRIES times in all, unless the configuration sets the budget
+    noise        half of attainment's 95 % interval. Losses come in bursts, so batches of minutes are judged:
+                 with mⱼ of nⱼ requests lost in batch j of k, t √(k / (k−1) Σ (mⱼ − nⱼ m / n)²) / n, and
+                 3 / n at least, since where none was lost so many might have been
 
 Each figure of a fleet is that of a simulation of the whole trace.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from math import ceil, isfinite
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, isfinite, sqrt
 
 import numpy as np
+from scipy.special import stdtrit
 
 from headway.config import HeadwayConfig
 from headway.engine.surfaces import idle_itl_s
@@ -24,7 +29,7 @@ from headway.planning import Role
 from headway.planning.deciding import gpus
 from headway.simulation.build import Plan, make_plan, make_scenario, run
 from headway.simulation.demand import Reach, demand_gpu_s, interval_loads, reach, requirements
-from headway.simulation.report import SimulationReport
+from headway.simulation.report import Minutes, SimulationReport
 from headway.simulation.results import RunSetting
 from headway.simulation.scenario import ClassMix, request_classes
 from headway.words import milliseconds, percent
@@ -36,9 +41,13 @@ HOUR_S = 3600.0
 ANY_NUMBER = 100_000
 """Replicas that a pool without a limit may have in the search."""
 ANY_BUDGET = 10**9
+BUDGET_KEY = "planner.headway.loss_budget"
 FEWEST_ALLOWED = 16
 NEGLIGIBLE = 0.05
 """Part of the requests that may be lost: so few that no fleet keeps are left out of account."""
+TRIES, BATCHES = 3, 20
+LEAST_LEFT = 0.25
+"""Part of the loss budget that the next try has at least."""
 ROOM = 2
 """A pool to which the configuration gives no limit may grow to so many times its least fixed count."""
 
@@ -62,13 +71,20 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A simulation of a candidate. `fleet` is fixed, or the most of each pool that the policy asked for."""
+    """A simulation of a candidate. `fleet` is fixed, or the most of each pool that the policy asked for.
+
+    `noise` is half of attainment's 95 % interval, `beside` a fixed fleet's neighbours and what they attain,
+    `tries` what the policy attained by loss budget.
+    """
 
     fleet: Fleet
     attainment: float
     gpu_hours: float
     overrides: Mapping[str, object]
     report: SimulationReport
+    noise: float = 1.0
+    beside: Sequence[tuple[Fleet, float]] = ()
+    tries: Mapping[float, float] = field(default_factory=dict)
 
 
 def facts(candidate: Candidate, trace: Trace) -> Facts:
@@ -95,10 +111,13 @@ def facts(candidate: Candidate, trace: Trace) -> Facts:
 
 def _loss_budget(candidate: Candidate, attainable: float, aim: float) -> float | None:
     """The loss budget to set, rounded to four digits; one that the configuration sets is kept."""
+    lost_anyway = 1.0 - attainable > NEGLIGIBLE * (1.0 - aim) and not _sets_budget(candidate)
+    return float(f"{1.0 - aim / attainable:.4g}") if lost_anyway and attainable > aim else None
+
+
+def _sets_budget(candidate: Candidate) -> bool:
     section = candidate.base.config().planner.sections.get("headway")
-    is_set = section is not None and "loss_budget" in section.model_fields_set
-    lost_anyway = 1.0 - attainable > NEGLIGIBLE * (1.0 - aim)
-    return float(f"{1.0 - aim / attainable:.4g}") if lost_anyway and attainable > aim and not is_set else None
+    return section is not None and "loss_budget" in section.model_fields_set
 
 
 def _busiest(plan: Plan, trace: Trace, work_s: float) -> Fleet:
@@ -163,17 +182,23 @@ def fixed(candidate: Candidate, known: Facts, trace: Trace) -> tuple[Outcome | N
         return None, f"needs {needed} GPUs, more than the {budget} there are ({_counts(found.fleet)})"
     report = reports[tuple(found.fleet.values())]
     settings = candidate.settings(_room(found.fleet), found.fleet)
-    return _outcome(found.fleet, settings, report), None
+    return replace(_outcome(found.fleet, settings, report), beside=found.beside), None
 
 
 def followed(candidate: Candidate, known: Facts, fleet: Fleet, trace: Trace) -> Outcome:
-    """The policy `headway` on the candidate whose least fixed fleet is `fleet`."""
-    settings = candidate.settings(_room(fleet), None)
-    if known.loss_budget is not None:
-        settings["planner.headway.loss_budget"] = known.loss_budget
-    report = _simulated(candidate.base.config(settings), trace)
-    most = {Role(role): int(max(series.desired)) for role, series in report.replicas.items()}
-    return _outcome(most, settings, report)
+    """The policy `headway` on the candidate whose least fixed fleet is `fleet`: the try that attains most."""
+    aim, last, found, tries = candidate.base.config().slo.attainment, known.loss_budget, [], {}
+    for _ in range(TRIES):
+        settings = candidate.settings(_room(fleet), None) | ({} if last is None else {BUDGET_KEY: last})
+        report = _simulated(candidate.base.config(settings), trace)
+        most = {Role(role): int(max(series.desired)) for role, series in report.replicas.items()}
+        found.append(outcome := _outcome(most, settings, report))
+        budget, missed = 1.0 - aim if last is None else last, aim - outcome.attainment
+        tries[budget] = outcome.attainment
+        if not 0.0 < missed < outcome.noise or _sets_budget(candidate):
+            break
+        last = float(f"{max(LEAST_LEFT * budget, budget - missed - outcome.noise):.4g}")
+    return replace(max(found, key=lambda each: each.attainment), tries=tries)
 
 
 def _outcome(fleet: Fleet, settings: Mapping[str, object], report: SimulationReport) -> Outcome:
@@ -183,7 +208,20 @@ def _outcome(fleet: Fleet, settings: Mapping[str, object], report: SimulationRep
         gpu_hours=report.gpu_hours,
         overrides=settings,
         report=report,
+        noise=noise(report.minutes) if report.minutes else 1.0,
     )
+
+
+def noise(minutes: Minutes) -> float:
+    """Half of attainment's 95 % interval; 1 where a single minute is all that there is."""
+    met, *ended = (np.array(each) for each in (minutes.met, minutes.completed, minutes.shed, minutes.failed))
+    begins = np.linspace(0, len(met), min(BATCHES, len(met)), endpoint=False).astype(np.int64)
+    requests = np.add.reduceat(sum(ended), begins)
+    lost, total, batches = requests - np.add.reduceat(met, begins), int(requests.sum()), len(begins)
+    if batches < 2 or total == 0:
+        return 1.0
+    spread = sqrt(batches / (batches - 1) * np.square(lost - requests * lost.sum() / total).sum()) / total
+    return min(1.0, max(3.0 / total, float(stdtrit(batches - 1, 0.975)) * spread))
 
 
 def _searched(candidate: Candidate, fleet: Fleet) -> HeadwayConfig:

@@ -1,13 +1,18 @@
 """Candidates, what is left out by its bound, the choice, and the whole study on a small load."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from headway.config import ConfigError, load_config
 from headway.planning import Role
 from headway.simulation.build import make_plan, make_scenario, run
+from headway.simulation.report import Minutes
 from headway.workload import TraceOptions, open_trace
+from headway_studies.commands.recommend_view import sentences
+from headway_studies.recommend import trials
 from headway_studies.recommend.candidates import (
     Base,
     Candidate,
@@ -18,7 +23,7 @@ from headway_studies.recommend.candidates import (
     priced,
 )
 from headway_studies.recommend.search import Row, cheapest, chosen, evaluated, other_policy
-from headway_studies.recommend.trials import Facts, Outcome, facts, fixed, followed
+from headway_studies.recommend.trials import Facts, Outcome, facts, fixed, followed, noise
 
 MIXED = Role.MIXED
 SMALL, LARGE = "llama-3.1-8b_h100_tp1", "qwen3-32b_h100_tp2"
@@ -244,3 +249,86 @@ def test_requests_that_no_fleet_keeps_leave_less_of_the_promise_to_lose(small_tr
     base = base.having({"planner.headway.loss_budget": 0.1})
     (own,) = candidates(base, engine_choices(base, [SMALL]), [Mode.MIXED], [2048])
     assert facts(own, small_trace).loss_budget is None
+
+
+def minutes(met, completed):
+    none = [0] * len(met)
+    return Minutes(requests=completed, completed=completed, met=met, shed=none, failed=none)
+
+
+def test_losses_in_one_burst_are_less_certain_than_the_same_scattered():
+    ended = [1000] * 60
+    scattered, burst = [990] * 60, [1000] * 57 + [800] * 3
+    assert noise(minutes(scattered, ended)) == pytest.approx(3 / 60_000)
+    # All in one of 20 batches: t of 19 times the standard error, which is the mean itself.
+    assert noise(minutes(burst, ended)) == pytest.approx(2.093 * 0.01, rel=1e-3)
+    assert noise(minutes([990], [1000])) == noise(minutes([0, 0], [0, 0])) == 1.0
+
+
+def test_the_noise_is_that_of_draws():
+    random = np.random.default_rng(3)
+    spans = [random.binomial(100, 0.98, 60) for _ in range(300)]
+    covered = [abs(met.mean() / 100 - 0.98) < noise(minutes(met.tolist(), [100] * 60)) for met in spans]
+    assert 0.9 < np.mean(covered) < 0.98
+
+
+def attaining(monkeypatch, *shares, noise=0.01):
+    """Simulations that attain these shares in turn; the loss budgets that they are asked with."""
+    asked, left = [], list(shares)
+
+    def simulated(config, trace):
+        asked.append(config.planner.section("headway").loss_budget)
+        return SimpleNamespace(
+            replicas={"mixed": SimpleNamespace(desired=[2.0])},
+            attainment=left.pop(0),
+            gpu_hours=1.0,
+            minutes=True,
+        )
+
+    monkeypatch.setattr(trials, "_simulated", simulated)
+    monkeypatch.setattr(trials, "noise", lambda minutes: noise)
+    return asked
+
+
+def test_a_policy_that_misses_by_less_than_its_noise_is_tried_with_a_tighter_budget(monkeypatch):
+    asked = attaining(monkeypatch, 0.9885, 0.9895, 0.9901, noise=0.002)
+    found = followed(candidate(), known(), {MIXED: 1}, None)
+    # 0.01 less a miss of 0.0015 and the noise, and again less 0.0005 and the noise.
+    assert asked == [None, 0.0065, 0.004]
+    assert found.attainment == 0.9901
+    assert found.overrides[trials.BUDGET_KEY] == 0.004
+    assert list(found.tries.values()) == [0.9885, 0.9895, 0.9901]
+
+
+def test_tries_are_bounded_and_the_best_is_kept(monkeypatch):
+    asked = attaining(monkeypatch, 0.985, 0.989, 0.988)
+    found = followed(candidate(), known(), {MIXED: 1}, None)
+    assert asked == [None, 0.0025, 0.000625]
+    assert (found.attainment, found.overrides[trials.BUDGET_KEY]) == (0.989, 0.0025)
+
+
+@pytest.mark.parametrize("attained", [0.97, 0.99])
+def test_a_policy_that_misses_by_more_or_not_at_all_is_tried_once(monkeypatch, attained):
+    assert attaining(monkeypatch, attained) == []
+    found = followed(candidate(), known(), {MIXED: 1}, None)
+    assert len(found.tries) == 1
+    assert trials.BUDGET_KEY not in found.overrides
+
+
+def test_a_loss_budget_of_the_configuration_is_kept(monkeypatch):
+    asked = attaining(monkeypatch, 0.985)
+    own = replace(candidate(), base=Base(overrides={trials.BUDGET_KEY: 0.02}))
+    followed(own, known(), {MIXED: 1}, None)
+    assert asked == [0.02]
+
+
+def test_the_proof_and_the_setting_are_said():
+    (only,) = rows = [row(fixed_hours=5.0, policy_hours=3.0)]
+    only.fixed = replace(only.fixed, beside=[({MIXED: 1}, 0.9813)])
+    tries = {0.01: 0.9885, 0.0065: 0.9902}
+    settings = {trials.BUDGET_KEY: 0.0065}
+    only.followed = replace(only.followed, attainment=0.9902, noise=0.002, tries=tries, overrides=settings)
+    said = sentences(SimpleNamespace(rows=rows, unit="GPU-hours"), chosen(rows))
+    assert "2 replicas at most and planner.headway.loss_budget 0.0065: 99.02 % ± 0.2 %" in said["Recommended"]
+    assert said["Neighbours"] == "of 2, simulated: 1 98.13 %; none that is cheaper meets the SLO"
+    assert said["Tried again"].endswith("attained 98.85 % with 0.01, 99.02 % with 0.0065")

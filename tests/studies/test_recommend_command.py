@@ -51,6 +51,14 @@ def test_everything_it_writes(capsys, ended, files):
     assert headway(capsys, "report", files / "result.json", "--output", drawn_again).code == 0
     assert drawn_again.read_text() == drawn
     assert best["sentences"]["Recommended"] in drawn
+    for row in rows.values():
+        for way in ("fixed", "headway"):
+            assert row[way] is None or 0 < row[way]["attainment_half_width"] <= 1
+        if row["fixed"] is not None:
+            size = sum(row["fixed"]["replicas"].values())
+            beside = [near for near in row["fixed"]["neighbours"] if sum(near["replicas"].values()) < size]
+            assert len(beside) == sum(count > 1 for count in row["fixed"]["replicas"].values())
+            assert all(near["attainment"] < 0.99 for near in beside)
 
     written = files / "best.yaml"
     assert yaml.safe_load(written.read_text()) == best["configuration"]
@@ -72,7 +80,7 @@ def test_everything_it_writes(capsys, ended, files):
     table = [line.rstrip() for line in lines if " mixed 2048 " in line or " split " in line[:12]]
     assert len(table) >= 2
     assert max(map(len, table)) <= 80
-    for words in ("A  ", "B  ", "Recommended", "attained", "GPU-hours"):
+    for words in ("A  ", "B  ", "Recommended", " ± ", "attained", "GPU-hours"):
         assert words in ended.err
 
 

@@ -84,6 +84,54 @@ def test_of_fleets_that_cost_the_same_the_one_that_attains_most():
     assert least_fleet(attain, {PREFILL: 2, DECODE: 2}, limits, 0.984).fleet == {PREFILL: 2, DECODE: 3}
 
 
+def test_a_neighbour_that_the_premise_rules_out_is_tried_and_preferred():
+    limits = {PREFILL: PoolLimits(), DECODE: PoolLimits()}
+
+    def attain(fleet):
+        # One decode replica is enough only where few prefill replicas even out what it gets.
+        enough = fleet[DECODE] >= 2 or fleet[PREFILL] <= 4
+        return 0.999 if fleet[PREFILL] >= 4 and enough else 0.9
+
+    found = least_fleet(attain, {PREFILL: 4, DECODE: 2}, limits, 0.99)
+    assert found.fleet == {PREFILL: 4, DECODE: 1}
+    assert found.beside == [({PREFILL: 3, DECODE: 1}, 0.9), ({PREFILL: 3, DECODE: 2}, 0.9)]
+
+
+@given(pools(), st.integers(0, 2**32))
+def test_the_neighbours_of_whatever_is_found_were_tried_and_none_is_better(problem, seed):
+    limits, need, guess = problem
+    bumpy, tried = losing(need), {}
+
+    def attain(fleet):
+        # Not monotone: some fleets lose more than smaller ones.
+        bump = 0.02 * (hash((seed, *fleet.values())) % 3 == 0)
+        return tried.setdefault(tuple(fleet.values()), bumpy(fleet) - bump)
+
+    found = least_fleet(attain, guess, limits, 0.99)
+    if found.fleet is not None:
+        cost = gpus(found.fleet, limits)
+        assert tried[tuple(found.fleet.values())] >= 0.99
+        beside = {tuple(fleet.values()): attained for fleet, attained in found.beside}
+        for role, count in found.fleet.items():
+            if count > 1:
+                fewer = tuple({**found.fleet, role: count - 1}.values())
+                assert beside[fewer] == tried[fewer] < 0.99
+        for fleet, attained in found.beside:
+            assert gpus(fleet, limits) < cost or attained <= tried[tuple(found.fleet.values())]
+            assert gpus(fleet, limits) <= cost
+
+
+def test_a_replica_is_traded_for_as_many_as_its_gpus_pay_for():
+    limits = {PREFILL: PoolLimits(gpus_per_replica=4), DECODE: PoolLimits(gpus_per_replica=1)}
+
+    def attain(fleet):
+        return 1.0 if 4 * fleet[PREFILL] + fleet[DECODE] >= 12 else 0.0
+
+    found = least_fleet(attain, {PREFILL: 2, DECODE: 4}, limits, 0.99)
+    assert found.fleet == {PREFILL: 1, DECODE: 8}
+    assert [fleet for fleet, _ in found.beside] == [{PREFILL: 2, DECODE: 4}, {PREFILL: 1, DECODE: 7}]
+
+
 @pytest.mark.parametrize(("most", "largest"), [(5, 5), (100_000, 128)])
 def test_where_no_fleet_attains_the_largest_that_was_tried_is_said(most, largest):
     limits = {MIXED: PoolLimits(max_replicas=most)}
