@@ -6,7 +6,7 @@ constant in a neighbouring file would go unnoticed. `drop_stale_cache` compares 
 
 import os
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar, cast
@@ -34,10 +34,12 @@ def compiled_in_place(function: Function) -> Function:
 
 
 def _compiled(function: Function, **options: bool) -> Function:
+    # Inlined: many arrays are passed on together, so a call would cost as much as a short function does.
+    make = partial(numba.njit, error_model="numpy", forceinline=True, **options)
     try:
-        return cast("Function", numba.njit(cache=True, error_model="numpy", **options)(function))
+        return cast("Function", make(cache=True)(function))
     except RuntimeError:
-        return cast("Function", numba.njit(error_model="numpy", **options)(function))
+        return cast("Function", make()(function))
 
 
 @cache
