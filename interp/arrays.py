@@ -60,11 +60,12 @@ def query(**arguments: RealOrArray) -> Query:
         raise InterpError(f"{shapes}: these shapes do not broadcast") from error
     for name, array in arrays.items():
         if name.endswith("_tokens"):
-            refused = (array <= 0) | np.isinf(array)
+            refused = (array <= 0) | (array == np.inf)
             if refused.any():
                 raise InterpError(f"{name}: must be positive and finite, got {array[refused].flat[0]:g}")
-    flat = tuple(np.array(np.broadcast_to(array, shape), order="C").ravel() for array in arrays.values())
-    return Query(shape=shape, flat=flat)
+    alike = all(array.shape == shape for array in arrays.values())
+    whole = arrays.values() if alike else np.broadcast_arrays(*arrays.values())
+    return Query(shape=shape, flat=tuple(array.flatten() for array in whole))
 
 
 def ascending_union(*parts: FloatArray | Sequence[float]) -> FloatArray:

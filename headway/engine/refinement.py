@@ -82,7 +82,7 @@ class RefinementCell(NamedTuple):
     kv: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """A weight at a time, and means by it: ln of the ratio, its square, ln of tokens, and KV usage."""
 
@@ -95,21 +95,17 @@ class Evidence:
 
     def aged(self, now_s: float, half_life_s: float) -> "Evidence":
         """The same at a later time, of less weight."""
-        share = 0.5 ** (max(0.0, now_s - self.at_s) / half_life_s)
-        return replace(self, weight=self.weight * share, at_s=max(now_s, self.at_s))
+        weight = self.weight * 0.5 ** (max(0.0, now_s - self.at_s) / half_life_s)
+        means = (self.log_ratio, self.square, self.log_tokens, self.kv_usage)
+        return Evidence(weight, max(now_s, self.at_s), *means)
 
     def with_seen(self, log_ratio: FloatArray, log_tokens: FloatArray, kv_usage: FloatArray) -> "Evidence":
         """With more reports, f8[N] each."""
         weight = self.weight + len(log_ratio)
-        step = len(log_ratio) / weight
-        return Evidence(
-            weight=weight,
-            at_s=self.at_s,
-            log_ratio=self.log_ratio + step * (float(log_ratio.mean()) - self.log_ratio),
-            square=self.square + step * (float((log_ratio**2).mean()) - self.square),
-            log_tokens=self.log_tokens + step * (float(log_tokens.mean()) - self.log_tokens),
-            kv_usage=self.kv_usage + step * (float(kv_usage.mean()) - self.kv_usage),
-        )
+        step, before = len(log_ratio) / weight, (self.log_ratio, self.square, self.log_tokens, self.kv_usage)
+        means = np.array((log_ratio, log_ratio**2, log_tokens, kv_usage)).mean(axis=1).tolist()
+        moved = (was + step * (mean - was) for was, mean in zip(before, means, strict=True))
+        return Evidence(weight, self.at_s, *moved)
 
     @property
     def error(self) -> float:
@@ -243,11 +239,13 @@ class _Known(NamedTuple):
 def _ratios(profile: Profile, phase: Phase, columns: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Tokens, KV usage and bounded ln of measured over profiled latency of reports, f8[N, 3] → f8[N] each."""
     tokens, latency_s, batch = columns.T
-    kv_usage, expected_s = np.zeros(len(tokens)), profile.prefill.ttft_s(tokens)
     if phase is Phase.DECODE:
         kv_usage = np.minimum(1.0, batch * tokens / float(profile.decode.table.max_kv_tokens))
         expected_s = profile.decode.itl_s(kv_usage, tokens)
-    return tokens, kv_usage, np.clip(np.log(latency_s / expected_s), -log(MOST_RATIO), log(MOST_RATIO))
+    else:
+        kv_usage, expected_s = np.zeros(len(tokens)), profile.prefill.ttft_s(tokens)
+    bounded = np.minimum(np.maximum(np.log(latency_s / expected_s), -log(MOST_RATIO)), log(MOST_RATIO))
+    return tokens, kv_usage, bounded
 
 
 def learn(
@@ -321,9 +319,8 @@ def _cells(
     """The cells of reports, half an octave of tokens and a tenth of the KV cache, with theirs, bool[N]."""
     octaves = np.floor(CELLS_PER_OCTAVE * np.log2(tokens))
     tenths = np.minimum(CELLS_OF_KV - 1, np.floor(CELLS_OF_KV * kv_usage))
-    places = np.stack([octaves, tenths], axis=1).astype(np.int64)
-    for place in np.unique(places, axis=0):
-        yield RefinementCell(phase, int(place[0]), int(place[1])), (places == place).all(axis=1)
+    for octave, tenth in sorted(set(zip(octaves.tolist(), tenths.tolist(), strict=True))):
+        yield RefinementCell(phase, int(octave), int(tenth)), (octaves == octave) & (tenths == tenth)
 
 
 def moved(profile: Profile, before: Refinement, after: Refinement, by: float = MATERIAL) -> bool:

@@ -60,8 +60,8 @@ class Observed(NamedTuple):
 
     def aged(self, now_s: float) -> "Observed":
         """The same at a later time."""
-        share = 0.5 ** (max(0.0, now_s - self.at_s) / HALF_LIFE_S)
-        return self._replace(weight=self.weight * share, at_s=max(now_s, self.at_s))
+        weight = self.weight * 0.5 ** (max(0.0, now_s - self.at_s) / HALF_LIFE_S)
+        return Observed(weight, max(now_s, self.at_s), self.mean, self.square)
 
     def with_one(self, e: float) -> "Observed":
         """With one more report."""
