@@ -150,7 +150,9 @@ class Generation:
             begun = any(each.output_tokens for each in records)
             state.retry_budgets.ended(outcome, record.attempt, begun=begun)
             if record.attempt is not None:
-                state.repeats.end(record.attempt, outcome)
+                # Who leaves a stream of tokens has had what it read.
+                had = outcome == "aborted" and begun and channel.started
+                state.repeats.end(record.attempt, "ok" if had else outcome)
             for each in records:
                 each.ended(outcome, channel.status)
                 state.records.end(each)

@@ -1,7 +1,9 @@
 """Which requests are others tried again, and how many of these a key may send.
 
     repeat     a request of whose bytes an earlier attempt of the same key failed at most FAILED_S ago
-    failed     it was counted as an arrival, and ended as FAILURES say: its client got no whole answer
+    failed     it was counted as an arrival, and ended as FAILURES say. A stream whose client left after its
+               first token was served (`generation` ends it as "ok"): or a client that reads a little of many
+               equal ones would hide that work
     answered   each failure explains one repeat
 
 Equal requests that went well, or that run beside each other, are demand, each of them. A repeat that fails is
