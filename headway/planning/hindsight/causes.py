@@ -1,11 +1,11 @@
 """What changed where a decision asks for more: the causes that arrivals and engines show.
 
-The requests of the interval are held against those of the run-up before it (`learning.RUN_UP_S`, at most),
-engines against themselves as they were when that began:
+The interval, of t seconds, is held against the BEFORE_S before it, once these are known: at the start outputs
+are not, and of the first that end most are short.
 
-    rate       n came where m are expected          said if n − m > Z √m
-    lengths    means x of now, y of before          said if x − y > Z √(s²_x / n_x + s²_y / n_y)
-    engines    seconds for a standard piece of work (`history.pace_s`)
+    rate       n came where m = before · t / BEFORE_S are expected    if n − m > Z √(m (1 + t / BEFORE_S))
+    lengths    means x of now, y of before                            if x − y > Z √(s²_x / n_x + s²_y / n_y)
+    engines    seconds for a standard piece of work (`history.pace_s`), and the least of before
 
 each only from LEAST times on. Outputs are as they are drawn for replays (`OutputSample`).
 
@@ -32,23 +32,26 @@ def causes(
 ) -> Iterator[str]:
     """Sentences, mostly one or none. `recent` are the interval's requests and those of its run-up."""
     begins_s = now_s - interval_s
-    since_s = max(begins_s - BEFORE_S, float(recent.arrival_s[0])) if len(recent.arrival_s) else begins_s
+    since_s, outcomes = begins_s - BEFORE_S, {role: memory.outcomes for role, memory in pools.items()}
+    if not all(len(each) and each.ended_s[0] <= since_s for each in outcomes.values()):
+        return
     now = recent.where(recent.arrival_s > begins_s)
     before = recent.where((recent.arrival_s > since_s) & (recent.arrival_s <= begins_s))
-    changes = list(_of_requests(now, before, interval_s / max(begins_s - since_s, 1e-9)))
+    changes = list(_of_requests(now, before, interval_s / BEFORE_S))
+    as_before = f"as in the {duration(BEFORE_S)} before."
     if changes:
-        yield f"{first_few(changes)} as in the {duration(begins_s - since_s)} before."
-    intervals = round(BEFORE_S / interval_s) + 1
-    for role, memory in pools.items():
-        pace_s = memory.outcomes.pace_s[-intervals:]
+        yield f"{first_few(changes)} {as_before}"
+    for role, each in outcomes.items():
+        pace_s = each.pace_s[each.ended_s > since_s]
         if len(pace_s) and (times := float(pace_s[-1] / pace_s.min())) >= LEAST:
-            yield f"{role.capitalize()} takes {times:.1f} times as long as it did in that time."
+            yield f"{role.capitalize()} takes {times:.1f} times as long {as_before}"
 
 
 def _of_requests(now: Requests, before: Requests, part: float) -> Iterator[str]:
     """The changes, in words; the interval is so many times as long as the time before."""
     count, expected = len(now.arrival_s), part * len(before.arrival_s)
-    if count >= FEWEST and expected > 0.0 and count > max(LEAST * expected, expected + Z * sqrt(expected)):
+    chance = Z * sqrt(expected * (1.0 + part))
+    if count >= FEWEST and expected > 0.0 and count > max(LEAST * expected, expected + chance):
         yield f"{count / expected:.1f} times as many requests"
     for name, new, old in (
         ("prompts", now.input_tokens, before.input_tokens),
