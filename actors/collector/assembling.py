@@ -117,7 +117,7 @@ def assemble(
     doubts = {**odd, **doubts}
     seen = {quantity: increase for quantity, increase in seen.items() if quantity not in doubts}
     again = seen.get(Quantity.REPEATS, Increase(count=0.0, total=0.0))
-    arrived = seen.get(Quantity.REQUESTS, NOTHING).count
+    arrived, prompts = (seen.get(each, NOTHING).count for each in (Quantity.REQUESTS, Quantity.ISL))
     seen |= {each: _without(seen[each], again) for each in (Quantity.REQUESTS, Quantity.ISL) if each in seen}
     itl, step = seen.get(Quantity.ITL, NOTHING), _tokens_per_gap(seen)
     if step > STEP:
@@ -139,7 +139,6 @@ def assemble(
     )
     only_arrivals = Quantity.COMPLETED not in {*seen, *doubts} and Quantity.REQUESTS in seen
     counts = (seen.get(quantity, NOTHING).count for quantity in (Quantity.MET, Quantity.MISSED))
-    prompts = seen.get(Quantity.ISL, NOTHING).count or NAN
     met, missed = (0.0 if isnan(count) else count for count in counts)
     measured = Measured(
         start_s=start_s,
@@ -157,7 +156,7 @@ def assemble(
         attainment=met / (met + missed) if met + missed > 0 else NAN,
         judged=met + missed,
         queue_s=seen.get(Quantity.QUEUE, NOTHING).mean,
-        cached_tokens=seen.get(Quantity.CACHED, NOTHING).count / prompts,
+        cached_tokens=seen.get(Quantity.CACHED, NOTHING).count / (prompts or NAN),
         ttft_s=latency(seen.get(Quantity.TTFT, NOTHING)),
         itl_s=latency(seen.get(Quantity.ITL, NOTHING)),
         load=load,

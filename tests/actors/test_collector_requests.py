@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import Counter, Gauge, generate_latest
 
-from actors.collector.interval import Health, HealthStatus, Measured
+from actors.collector.assembling import assemble
+from actors.collector.interval import Health, HealthStatus, Increase, Measured, Quantity
 from actors.collector.request_list import (
     ARRIVAL,
     LOST,
@@ -317,6 +318,17 @@ async def test_repeats_are_left_out_of_the_plan_and_counted():
     assert seen.traffic.input_tokens.tolist() == [100.0] * 4
     # What they were answered is work that was done.
     assert sorted(seen.traffic.completed_output_tokens.tolist()) == [7.0] * 4 + [9.0] * 3
+
+
+def test_what_was_cached_is_of_all_prompts_repeats_too():
+    seen = {
+        Quantity.REQUESTS: Increase(count=4.0),
+        Quantity.ISL: Increase(count=4.0, total=400.0),
+        Quantity.REPEATS: Increase(count=3.0, total=300.0),
+        Quantity.CACHED: Increase(count=200.0),
+    }
+    found = assemble(0.0, 10.0, seen, {}, {}, knows_attainment=False)
+    assert (found.requests, found.isl_tokens, found.cached_tokens) == (1.0, 100.0, 50.0)
 
 
 def test_what_is_known_as_a_repeat_later_is_one_as_long_as_its_row_is_there():
