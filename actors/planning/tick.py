@@ -145,10 +145,8 @@ class Tick:
             notes += connector.notes()
         if measured.health.detail:
             notes.append(f"metrics {measured.health.status}: {measured.health.detail}")
-        if measured.unended:
-            notes.append(
-                f"none of {plural(round(measured.unended), 'request')} under way ended: no pool shrinks"
-            )
+        if served_little := served_too_little(measured):
+            notes.append(f"{served_little}: no pool shrinks")
         last = self._context.log.last
         # Old counts do not go with fresh traffic: a policy would see replicas that may be gone carry it.
         span = measured.start_s, measured.end_s
@@ -242,8 +240,8 @@ class Tick:
 
         def decided(from_state: Any) -> Decision:  # noqa: ANN401
             decision = decide(planner, shown, from_state, bounds)
-            # What comes while nothing ends does not say what is needed: the fleet may grow, not shrink.
-            if inputs.measured.unended and any(
+            # The fleet may grow, not shrink.
+            if served_too_little(inputs.measured) and any(
                 target < shown.pools[role].desired for role, target in decision.targets.items()
             ):
                 return decide(planner, without_load(shown), from_state, bounds)
@@ -385,6 +383,16 @@ def judged(measured: Measured, observation: Observation, slo: Slo) -> Measured:
     if isfinite(measured.attainment) or not (found.ttft_only and found.ended):
         return measured
     return replace(measured, attainment=found.met / found.ended, judged=found.ended, ttft_only=True)
+
+
+def served_too_little(measured: Measured) -> str:
+    """Why what came does not say what is needed, empty if it does: who still waits asks nothing new."""
+    if measured.unended:
+        return f"none of {plural(round(measured.unended), 'request')} under way ended"
+    if measured.repeats > measured.completed:
+        came = plural(round(measured.repeats), "repeat")
+        return f"{came} came, more than the {measured.completed:g} requests that ended well"
+    return ""
 
 
 def without_load(observation: Observation) -> Observation:

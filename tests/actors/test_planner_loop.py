@@ -645,10 +645,17 @@ def test_attainment_counts_an_outage() -> None:
 
 
 @pytest.mark.parametrize("policy", ["reference", "threshold"])
-def test_while_requests_are_under_way_and_none_ends_no_pool_shrinks(policy: str) -> None:
+@pytest.mark.parametrize(
+    ("seen", "why"),
+    [
+        ({"unended": 3.0}, "none of 3 requests under way ended"),
+        ({"repeats": 3.0, "completed": 2.0}, "3 repeats came, more than the 2 requests that ended well"),
+    ],
+)
+def test_while_little_of_what_there_is_is_served_no_pool_shrinks(policy: str, seen, why: str) -> None:
     load = {role: PoolLoad(running=0.0, waiting=0.0, kv_usage=0.0) for role in (Role.PREFILL, Role.DECODE)}
-    for unended, shrinks in ((3.0, False), (0.0, True)):
-        quiet = {"completed": 0.0, "unended": unended, "attainment": math.nan, "load": load}
+    for figures, shrinks in ((seen, False), ({}, True)):
+        quiet = {"completed": 0.0, "attainment": math.nan, "load": load, **figures}
         quick = {"planner__threshold__downscale_delay_s": 1.0, "planner__threshold__interval_s": 10.0}
         deployment = Deployment(config=settings(planner__policy=policy, **quick))
         deployment.pools.counts[Role.DECODE] = 4
@@ -658,8 +665,7 @@ def test_while_requests_are_under_way_and_none_ends_no_pool_shrinks(policy: str)
         in_virtual_time(deployment.run_for(75.0))
         counts = deployment.records()[-1]["targets"]
         assert (counts["decode"] < 4) is shrinks
-        note = "none of 3 requests under way ended: no pool shrinks"
-        assert (note in deployment.records()[0]["notes"]) is not shrinks
+        assert (f"{why}: no pool shrinks" in deployment.records()[0]["notes"]) is not shrinks
 
 
 def test_threshold_has_its_own_interval() -> None:
