@@ -65,6 +65,22 @@ def test_a_waiting_request_starts_a_replica_even_where_arrivals_are_not_measured
     assert min(planner.plan(unmeasured, state).targets.values()) == 1
 
 
+def test_a_request_that_came_before_a_pool_was_empty_and_comes_again_starts_a_replica():
+    planner = policy(limits=MAY_BE_EMPTY)
+    state = run(planner, [20.0] * 20 + [0.0] * 40, IdleFleet())[-1].next_state
+    empty = {role: dataclasses.replace(pool, running=0.0) for role, pool in Fleet(ready=0).pools().items()}
+    for repeats in (0.0, 1.0):
+        seen = observed(
+            now_s=2000.0,
+            interval_s=INTERVAL_S,
+            requests=0.0,
+            repeats=repeats,
+            traffic=traffic(60, 0.0),
+            pools=empty,
+        )
+        assert set(planner.plan(seen, state).targets.values()) == {repeats}
+
+
 @pytest.mark.parametrize("outlier", [{"ttft_s": 9.0}, {"itl_s": 1.2}, {"ttft_s": NAN, "itl_s": NAN}])
 def test_latencies_are_not_planned_from_so_an_outlier_moves_nothing(outlier):
     usual, odd = (policy().plan(after_calm(**more), calm().next_state) for more in ({}, outlier))

@@ -249,7 +249,11 @@ def _need(
     if strict:
         enough = max(enough, strict.replicas)
     if settings.limits[role].min_replicas == 0:
-        replicas, enough = _or_none(pool, replicas, enough, idle=assessed.idle and option is not None)
+        # What comes again wants to be served, even if it has waited for longer than the run-up.
+        if pool.running > 0 or pool.waiting > 0 or assessed.observation.repeats > 0:
+            replicas, enough = max(1, replicas), max(1, enough)
+        elif assessed.idle and option is not None:
+            replicas, enough = 0, 0
     extra = 0
     lacking = assessed.slow[role].lacking if option and role in assessed.slow else 0
     if option and role not in assessed.missing:
@@ -301,10 +305,3 @@ def _coming(role: Role, assessed: Assessment, settings: PolicySettings) -> float
         return 0.0
     seconds_each = assessed.state.pool(Role.PREFILL).seconds_each
     return overdue_prompts(prompts, seconds_each, settings.tightest_ttft_s)
-
-
-def _or_none(pool: PoolState, replicas: int, enough: int, *, idle: bool) -> tuple[int, int]:
-    """The same for a pool that may have no replica: none when idle, one at least where a request is."""
-    if pool.running > 0 or pool.waiting > 0:
-        return max(1, replicas), max(1, enough)
-    return (0, 0) if idle else (replicas, enough)
