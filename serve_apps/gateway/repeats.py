@@ -17,8 +17,8 @@ its own books. A claim is believed while a failure of the same key is unanswered
 key never has more repeats than failures, and each chain has an attempt that was counted: a client that forges
 repeats has to fail first, and hides no other key's demand.
 
-Requests are kept as digests under a secret of the process. The oldest of more than MOST failures are
-forgotten, which are some 40 MB; every step takes constant time.
+Requests are kept as digests under a secret of the process. The oldest of more than MOST failures, some 40 MB,
+are forgotten, and those that explain nothing any more; every step takes constant time in the mean.
 
 A key's budget (`gateway.retry_budget`) is a bucket of so many repeats for each of its first attempts, these
 weighed by exp(-age/MINUTE_S), and of FREE at the least. It counts while the gateway is overloaded: it has
@@ -102,11 +102,15 @@ class Repeats:
             later.repeat = True
             later.on_repeat()
         elif outcome in FAILURES:
-            self._of_keys.setdefault(attempt.key, deque(maxlen=self._most)).append(now_s)
+            since_s = now_s - FAILED_S
+            of_key = self._of_keys.setdefault(attempt.key, deque(maxlen=self._most))
+            of_key.append(now_s)
+            while of_key[0] < since_s:
+                of_key.popleft()
             self._of_requests.setdefault(attempt.digest, []).append(now_s)
             self._of_requests.move_to_end(attempt.digest)
             self._kept += 1
-            while self._kept > self._most:
+            while self._kept > self._most or next(iter(self._of_requests.values()))[-1] < since_s:
                 self._kept -= len(self._of_requests.popitem(last=False)[1])
 
     def _answers(self, key: str, digest: bytes, now_s: float, *, claimed: bool) -> bool:

@@ -158,6 +158,14 @@ def test_there_are_never_more_repeats_than_failures_nor_more_kept_than_there_may
         assert sum(map(len, repeats._alike.values())) <= len(repeats._recent)
 
 
+def test_failures_that_explain_nothing_any_more_are_forgotten() -> None:
+    repeats, clock = books()
+    for number in range(20):
+        clock.now_s += FAILED_S / 4.5
+        repeats.end(begin(repeats, b"%d" % number), "shed")
+    assert repeats._kept == len(repeats._of_requests) == len(repeats._of_keys["a"]) == 5
+
+
 def test_digests_do_not_leave_the_process() -> None:
     one, other = books()[0], books()[0]
     assert one.digest("a", "/", b"x") == one.digest("a", "/", b"x")
