@@ -111,13 +111,14 @@ def facts(candidate: Candidate, trace: Trace) -> Facts:
 
 def _loss_budget(candidate: Candidate, attainable: float, aim: float) -> float | None:
     """The loss budget to set, rounded to four digits; one that the configuration sets is kept."""
-    lost_anyway = 1.0 - attainable > NEGLIGIBLE * (1.0 - aim) and not _sets_budget(candidate)
+    lost_anyway = 1.0 - attainable > NEGLIGIBLE * (1.0 - aim) and _own_budget(candidate) is None
     return float(f"{1.0 - aim / attainable:.4g}") if lost_anyway and attainable > aim else None
 
 
-def _sets_budget(candidate: Candidate) -> bool:
-    section = candidate.base.config().planner.sections.get("headway")
-    return section is not None and "loss_budget" in section.model_fields_set
+def _own_budget(candidate: Candidate) -> float | None:
+    """The loss budget that the configuration sets."""
+    found: float | None = getattr(candidate.base.config().planner.section("headway"), "loss_budget", None)
+    return found
 
 
 def _busiest(plan: Plan, trace: Trace, work_s: float) -> Fleet:
@@ -188,14 +189,16 @@ def fixed(candidate: Candidate, known: Facts, trace: Trace) -> tuple[Outcome | N
 def followed(candidate: Candidate, known: Facts, fleet: Fleet, trace: Trace) -> Outcome:
     """The policy `headway` on the candidate whose least fixed fleet is `fleet`: the try that attains most."""
     aim, last, found, tries = candidate.base.config().slo.attainment, known.loss_budget, [], {}
+    own = _own_budget(candidate)
     for _ in range(TRIES):
         settings = candidate.settings(_room(fleet), None) | ({} if last is None else {BUDGET_KEY: last})
         report = _simulated(candidate.base.config(settings), trace)
         most = {Role(role): int(max(series.desired)) for role, series in report.replicas.items()}
         found.append(outcome := _outcome(most, settings, report))
-        budget, missed = 1.0 - aim if last is None else last, aim - outcome.attainment
+        budget = last if last is not None else 1.0 - aim if own is None else own
+        missed = aim - outcome.attainment
         tries[budget] = outcome.attainment
-        if not 0.0 < missed < outcome.noise or _sets_budget(candidate):
+        if not 0.0 < missed < outcome.noise or own is not None:
             break
         last = float(f"{max(LEAST_LEFT * budget, budget - missed - outcome.noise):.4g}")
     return replace(max(found, key=lambda each: each.attainment), tries=tries)

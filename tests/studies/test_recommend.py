@@ -318,7 +318,7 @@ def test_a_policy_that_misses_by_more_or_not_at_all_is_tried_once(monkeypatch, a
 def test_a_loss_budget_of_the_configuration_is_kept(monkeypatch):
     asked = attaining(monkeypatch, 0.985)
     own = replace(candidate(), base=Base(overrides={trials.BUDGET_KEY: 0.02}))
-    followed(own, known(), {MIXED: 1}, None)
+    assert followed(own, known(), {MIXED: 1}, None).tries == {0.02: 0.985}
     assert asked == [0.02]
 
 
