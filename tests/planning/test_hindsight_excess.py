@@ -23,13 +23,13 @@ def curve(requests=REQUESTS, enough=NEEDED):
     return LossCurve(requests=requests, lost=lost)
 
 
-def outcomes(ready, share, pace=1.0, seed=0):
+def outcomes(ready, share, pace=1.0, seed=0, repeats=0.0):
     """Intervals with so many replicas, in which `share(provision)` of the requests miss."""
     rng = np.random.default_rng(seed)
     history, paces = OutcomeHistory(), np.broadcast_to(pace, len(ready))
     for place, count in enumerate(ready):
         now_s = (place + 1) * INTERVAL_S
-        history = history.add(now_s, int(count), curve(), float(paces[place]), BUDGET)
+        history = history.add(now_s, int(count), curve(), float(paces[place]), BUDGET, repeats=repeats)
         missed = rng.binomial(1, min(1.0, share(count / NEEDED)), REQUESTS).astype(np.float64)
         history = history.with_ended(np.full(REQUESTS, now_s - 1.0), missed)
     return history
@@ -51,6 +51,12 @@ def found(*args, **options):
 )
 def test_where_nothing_can_be_said_there_is_no_excess(ready, share, pace):
     assert found(ready, lambda _: share, pace=pace) is None
+
+
+@pytest.mark.parametrize(("ready", "is_found"), [(14, False), (16, True)])
+def test_a_fleet_that_served_repeats_beside_its_requests_was_that_much_smaller_for_them(ready, is_found):
+    each = found([ready] * 60, lambda _: 0.05, repeats=REQUESTS / 2)
+    assert (each is not None) is is_found
 
 
 def test_an_excess_is_found_with_the_replicas_that_mend_it():

@@ -8,7 +8,8 @@ that ended. Of interval i, of one pool,
 
 seen_i of its requests have ended, missed_i of them too late by this pool's fault; L_i is the loss curve for
 its R_i requests, n_i the fewest replicas that were ready in it and shortly before. So u is the fleet that was
-there over the one that replays ask for. Intervals with u below 1 were expected to lose, and say nothing.
+there over the one that replays ask for; of a fleet that served B_i repeats beside them, which replays do not
+have, it is R_i / (R_i + B_i) of that. Intervals with u below 1 were expected to lose, and say nothing.
 
     E y_i = seen_i exp(a − s (ln u_i − x))              x: the mean of ln u_i, by seen_i and age
 

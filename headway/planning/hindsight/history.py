@@ -134,12 +134,22 @@ class OutcomeHistory:
         return len(self.ended_s)
 
     def add(
-        self, now_s: float, ready: int, curve: LossCurve, pace_s: float, may_miss: float
+        self,
+        now_s: float,
+        ready: int,
+        curve: LossCurve,
+        pace_s: float,
+        may_miss: float,
+        *,
+        repeats: float = 0.0,
     ) -> "OutcomeHistory":
-        """With one more interval, of which nothing is seen yet."""
+        """With one more interval, of which nothing is seen yet.
+
+        Replays know nothing of `repeats`: the fleet had as many requests more to serve.
+        """
         fewest = float(min([ready, *self.ready[-BEFORE:]]))
         (least,) = least_within(np.array([0, len(curve.lost)]), curve.lost, may_miss)
-        provision = fewest / least if curve.requests else inf
+        provision = fewest / least * curve.requests / (curve.requests + repeats) if curve.requests else inf
         expected = curve.at(int(fewest)) / curve.requests if curve.requests else 0.0
         row = (now_s, float(ready), provision, expected, pace_s, 0.0, 0.0)
         names = ("ended_s", "ready", "provision", "expected", "pace_s", "seen", "missed")

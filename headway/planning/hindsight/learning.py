@@ -186,7 +186,9 @@ def _learnt(
             history.add(work, each, MOST_INTERVALS, slack)
             for history, each in zip(memory.classes, _of_classes(curve, len(memory.classes)), strict=True)
         ),
-        outcomes=memory.outcomes.add(observation.now_s, ready, curve, pace, setup.may_miss),
+        outcomes=memory.outcomes.add(
+            observation.now_s, ready, curve, pace, setup.may_miss, repeats=observation.repeats
+        ),
         guess=max(1, len(curve.lost) - 1) if curve.requests else memory.guess,
         seconds_each=float(seconds.mean()) if len(seconds) else memory.seconds_each,
         infeasible=infeasible,
