@@ -14,14 +14,17 @@ Ray in here.
 import asyncio
 import json
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from serve_apps.faults import BodyTooLarge, ClientGone, Fault, InvalidRequest
+from serve_apps.faults import BodyTooLarge, ClientGone, Fault, InvalidRequest, NotFound, response_of
+
+if TYPE_CHECKING:
+    from serve_apps.control_plane import ActorControlPlane, ActorScaling
 
 JSON = "application/json"
 MOST_BODY_BYTES = 64 * 1024
@@ -169,78 +172,7 @@ MOST_REASON = 1_000
 CLIENT_CLOSED = 499
 
 
-class NotFound(Fault):
-    """There is no such thing here."""
-
-    status, type, code = 404, "invalid_request_error", "not_found"
-
-
-class NeverIssued(Fault):
-    """`after` is an id that this control plane has not issued: the client has it from another one."""
-
-    status, type, code = 409, "invalid_request_error", "never_issued"
-
-
-class Unavailable(Fault):
-    """The control plane does not answer."""
-
-    status, code = 503, "control_plane_unavailable"
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, retry_after_s=1.0)
-
-
-class ControlQueries(Protocol):
-    """The control plane as these routes ask it. Raises Unavailable, and InvalidRequest for settings."""
-
-    async def status(self) -> Document:
-        """The status document."""
-
-    async def decisions(self, after: int, limit: int) -> Sequence[Document]:
-        """The first `limit` decisions with higher ids, in order."""
-
-    async def decision(self, decision_id: int) -> Document | None:
-        """One decision, None if there is none with this id."""
-
-    async def history(self, after: int) -> Document:
-        """The decisions with higher ids as columns."""
-
-    async def story(self, decision_id: int) -> Document | None:
-        """One decision in words, None if there is none with this id."""
-
-    async def advice(self, since_s: float | None) -> Document:
-        """What the plan of a dry run would have been worth in its last seconds, None: in all of it."""
-
-    async def offload_traces(self, limit: int) -> Sequence[Document]:
-        """The latest `limit` offload traces of the router, in order."""
-
-    async def profile(self) -> Document:
-        """The samples of the profile that is planned by, as arrays in seconds and tokens, and its `meta`."""
-
-    async def update_settings(self, changes: Document, by: str) -> Document:
-        """Change settings at run time, all of them or none; `by` names who does."""
-
-
-class Scaling(Protocol):
-    """The virtual connector, as far as these routes need it. Raises Unavailable, NotFound and NeverIssued."""
-
-    async def next(self, after: int | None, timeout_s: float) -> Document | None:
-        """The newest decision above `after` (None: not answered yet), waited for; None when time is over."""
-
-    async def latest(self) -> Document | None:
-        """The newest decision, None before the first."""
-
-    async def complete(self, decision_id: int) -> bool:
-        """The decision was carried out; whether this answer counts."""
-
-    async def fail(self, decision_id: int, reason: str) -> bool:
-        """The decision could not be carried out; whether this answer counts."""
-
-    async def report(self, pools: Mapping[str, Any]) -> Document:
-        """Replicas of these pools now; the counts as understood. InvalidRequest."""
-
-
-def control_routes(plane: ControlQueries) -> list[BaseRoute]:
+def control_routes(plane: "ActorControlPlane") -> list[BaseRoute]:
     """The routes of `/v1/control`."""
 
     async def status(request: Request, query: Query) -> Response:
@@ -319,7 +251,7 @@ async def _kept(request: Request, ask: Callable[[int], Awaitable[Document | None
     return JSONResponse(found)
 
 
-def scaling_routes(scaling: Scaling | None) -> list[BaseRoute]:
+def scaling_routes(scaling: "ActorScaling | None") -> list[BaseRoute]:
     """The routes of `/v1/scaling`; None: decisions are carried out by another connector."""
     if scaling is None:
         methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -408,8 +340,7 @@ def _answering(endpoint: Endpoint) -> Endpoint:
         except ClientGone:
             return Response(status_code=CLIENT_CLOSED)
         except Fault as fault:
-            headers = {name.decode(): value.decode() for name, value in fault.headers()}
-            return Response(fault.body(), fault.status, headers, media_type="application/json")
+            return response_of(fault)
 
     # The reference's page of paths is made of these.
     answering.__doc__ = endpoint.__doc__

@@ -33,14 +33,15 @@ from actors.names import CallError, NamedActor
 from headway.config import ConfigError, HeadwayConfig
 from serve_apps.access import Access, make_access, own_scope
 from serve_apps.arguments import control_problems
+from serve_apps.control_api import control_routes, scaling_routes
 from serve_apps.control_metrics import ControlMetrics, StatusFeed, exposition
 from serve_apps.control_plane import (
     DRAINING_MARGIN_S,
     MOST_ONGOING,
     TIMEOUT_S,
-    control_plane_routes,
     deployment,
     the_control_plane,
+    the_scaling,
     with_settings,
 )
 from serve_apps.faults import Fault, response_of, starlette_app
@@ -116,7 +117,8 @@ class ControlPlaneAlone:
         plane = the_control_plane(config, routes=False)
         feed = StatusFeed(plane.status)
         metrics, self._live = ControlMetrics(config.model, feed), LivePage(plane, feed)
-        routes = [*control_plane_routes(config, plane), *self._live.routes()]
+        scaling = scaling_routes(the_scaling(config))
+        routes = [*control_routes(plane), *scaling, *self._live.routes()]
         self._serving = ControlApp(routes, make_access(config.gateway), why_not_planning, metrics)
         self._config, self._token = config, ""
         self._keeping: asyncio.Task[None] | None = None

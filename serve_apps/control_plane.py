@@ -13,7 +13,6 @@ from typing import Any
 
 from ray import serve
 from ray.serve.schema import LoggingConfig
-from starlette.routing import BaseRoute
 
 from actors import control_plane, names
 from actors.connectors import connector_kind
@@ -34,8 +33,7 @@ from headway.config import ConfigError, HeadwayConfig, load_config
 from headway.planning.documents import StatusDocument
 from headway.planning.health import health
 from headway.planning.status_text import facts, warnings
-from serve_apps.control_api import NeverIssued, NotFound, Unavailable, control_routes, scaling_routes
-from serve_apps.faults import InvalidRequest, Shed
+from serve_apps.faults import InvalidRequest, NeverIssued, NotFound, Shed, Unavailable
 
 Document = Mapping[str, Any]
 TIMEOUT_S = 5.0
@@ -62,7 +60,10 @@ def deployment(kind: type, name: str, **options: Any) -> serve.Deployment:  # no
 
 
 class ActorControlPlane:
-    """`ControlQueries` over the actors; `router` is the model's, `others` are asked for their health."""
+    """The control plane as its API asks it; `router` is the model's, `others` are asked for their health.
+
+    Raises Unavailable, and InvalidRequest for settings.
+    """
 
     def __init__(self, router: str, others: Sequence[str] = (), timeout_s: float = TIMEOUT_S) -> None:
         self._planner, self._router = NamedActor(names.PLANNER), NamedActor(router)
@@ -99,7 +100,7 @@ class ActorControlPlane:
         return found
 
     async def advice(self, since_s: float | None) -> Document:
-        """What the plan of a dry run would have been worth."""
+        """What the plan of a dry run would have been worth in its last seconds, None: in all of it."""
         found: Document = await self._call(self._planner, "advice", since_s)
         return found
 
@@ -109,7 +110,7 @@ class ActorControlPlane:
         return found
 
     async def profile(self) -> Document:
-        """The profile that is planned by."""
+        """The samples of the profile that is planned by, as arrays in seconds and tokens, and its `meta`."""
         found: Document = await self._call(self._interpolator, "document")
         if not found:
             raise Unavailable("the profile is not loaded: `headway status` says why")
@@ -133,13 +134,13 @@ class ActorControlPlane:
 
 
 class ActorScaling:
-    """`Scaling` over the actor `VirtualConnectorCoordinator`."""
+    """The virtual connector over HTTP. Raises Unavailable, NotFound, NeverIssued and InvalidRequest."""
 
     def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
         self._client = AsyncVirtualConnectorClient(timeout_s)
 
     async def next(self, after: int | None, timeout_s: float) -> Document | None:
-        """The newest decision above `after` (None: not answered yet), waited for."""
+        """The newest decision above `after` (None: not answered yet), waited for; None when time is over."""
         async with _faults():
             try:
                 return await self._client.wait(timeout_s, after)
@@ -173,10 +174,9 @@ def the_control_plane(config: HeadwayConfig, *, routes: bool = True) -> ActorCon
     return ActorControlPlane(names.router(config.model), routing)
 
 
-def control_plane_routes(config: HeadwayConfig, plane: ActorControlPlane) -> list[BaseRoute]:
-    """All routes of the control API, for a process that is part of the cluster."""
-    scaling = ActorScaling() if connector_kind(config).decision_ids else None
-    return [*control_routes(plane), *scaling_routes(scaling)]
+def the_scaling(config: HeadwayConfig) -> ActorScaling | None:
+    """What carries decisions out from outside; None where another connector does."""
+    return ActorScaling() if connector_kind(config).decision_ids else None
 
 
 def judged(status: Document, now_s: float) -> Document:

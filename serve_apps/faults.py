@@ -5,7 +5,9 @@
     ├── Unauthorized        401     -          invalid_request_error   invalid_api_key
     ├── Forbidden           403     -          invalid_request_error   missing_role
     ├── UnknownModel        404     invalid    invalid_request_error   model_not_found
+    ├── NotFound            404     -          invalid_request_error   not_found
     ├── BodyTooSlow         408     invalid    invalid_request_error   body_timeout
+    ├── NeverIssued         409     -          invalid_request_error   never_issued
     ├── BodyTooLarge        413     invalid    invalid_request_error   request_too_large
     ├── TooLongForModel     413     too_long   invalid_request_error   context_length_exceeded
     ├── EngineRefusal       as the engine has it: its status and its body
@@ -14,6 +16,7 @@
     ├── Broken              500     failed     server_error            internal_error
     ├── OutputLost          502     failed     server_error            replica_lost
     ├── Unready             503     not_ready  server_error            not_ready              Retry-After
+    ├── Unavailable         503     -          server_error            control_plane_unavailable  Retry-After
     ├── Expired             504     timeout    server_error            timeout
     └── ClientGone          -       aborted    none: there is no reader left
 
@@ -165,6 +168,27 @@ class Expired(Fault):
     """The request's time is over."""
 
     status, outcome, code = 504, "timeout", "timeout"
+
+
+class NotFound(Fault):
+    """There is no such thing here."""
+
+    status, type, code = 404, "invalid_request_error", "not_found"
+
+
+class NeverIssued(Fault):
+    """`after` is an id that this control plane has not issued: the client has it from another one."""
+
+    status, type, code = 409, "invalid_request_error", "never_issued"
+
+
+class Unavailable(Fault):
+    """The control plane does not answer."""
+
+    status, code = 503, "control_plane_unavailable"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retry_after_s=1.0)
 
 
 class ClientGone(Fault):

@@ -24,7 +24,8 @@ from actors.planning.settings import follow_slo
 from actors.store import InternalKvStore
 from headway.config import HeadwayConfig
 from headway.planning import Role
-from serve_apps.control_plane import control_plane_routes, the_control_plane
+from serve_apps.control_api import control_routes, scaling_routes
+from serve_apps.control_plane import the_control_plane, the_scaling
 from serve_apps.gateway.app import make_app
 from serve_apps.http_server import HttpServer, WithoutLifespan
 from serve_apps.routed.metrics import RoutingMetrics
@@ -55,7 +56,7 @@ class Gateway:
         self._others = others
         self._backend = ServeBackend(config, {Role(role): handle for role, handle in engines.items()})
         plane = the_control_plane(config)
-        routes = control_plane_routes(config, plane)
+        routes = [*control_routes(plane), *scaling_routes(the_scaling(config))]
         self._serving = make_app(
             config, self._backend, routes, plane=plane, routing=lambda: self._backend.routing().seen()
         )

@@ -22,17 +22,20 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from headway.planning.policies import jsonable
-from serve_apps.control_api import ControlQueries, Unavailable
 from serve_apps.control_metrics import StatusFeed
 from serve_apps.engines.protocol import error_body
+from serve_apps.faults import Unavailable
 from serve_apps.gateway.backend import ReplicaLoad
+
+if TYPE_CHECKING:
+    from serve_apps.control_plane import ActorControlPlane
 
 PERIOD_S = 1.0
 ALIVE_S = 15.0
@@ -64,7 +67,7 @@ def page() -> tuple[str, str]:
 class LivePage:
     """Routes of the page. `view` is what the gateway sees, where there is one: keys of the status event."""
 
-    def __init__(self, plane: ControlQueries, feed: StatusFeed, view: View = dict) -> None:
+    def __init__(self, plane: "ActorControlPlane", feed: StatusFeed, view: View = dict) -> None:
         self._plane, self._feed, self._view = plane, feed, view
         self._readers, self._ended = 0, False
 

@@ -17,6 +17,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -30,7 +31,6 @@ from starlette.types import Message, Receive, Scope, Send
 from actors.collector.request_list import encode
 from headway.config import HeadwayConfig, Right
 from serve_apps.access import Access, make_access, own_scope
-from serve_apps.control_api import ControlQueries
 from serve_apps.control_metrics import ControlMetrics, StatusFeed, exposition
 from serve_apps.engines.protocol import AuxiliaryCall
 from serve_apps.faults import RETRY_AFTER_S, Fault, starlette_app
@@ -40,6 +40,9 @@ from serve_apps.gateway.generation import Generation
 from serve_apps.gateway.responses import ENDPOINTS, Channel, HeaderList
 from serve_apps.gateway.state import GatewayState, make_state
 from serve_apps.live_page import LivePage, gateway_view
+
+if TYPE_CHECKING:
+    from serve_apps.control_plane import ActorControlPlane
 
 PAGE_EVERY_S = 0.1
 """Seconds between two pages of metrics at the least."""
@@ -255,7 +258,7 @@ def make_app(
     extra_routes: Sequence[BaseRoute] = (),
     clock: Callable[[], float] = time.monotonic,
     *,
-    plane: ControlQueries | None = None,
+    plane: "ActorControlPlane | None" = None,
     routing: Callable[[], Mapping[str, object]] = dict,
 ) -> GatewayApp:
     """The gateway over `backend`, with further routes behind the same keys. ConfigError, ProfileError.

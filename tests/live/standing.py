@@ -17,10 +17,11 @@ from headway.planning.documents import StatusDocument
 from headway.planning.record_figures import history
 from headway.planning.records import DecisionRecord
 from serve_apps.access import make_access
-from serve_apps.control_api import Unavailable, control_routes
+from serve_apps.control_api import control_routes
 from serve_apps.control_host import ControlApp
 from serve_apps.control_metrics import ControlMetrics, StatusFeed
 from serve_apps.control_plane import judged
+from serve_apps.faults import Unavailable
 from serve_apps.gateway.backend import Readiness, ReplicaLoad
 from serve_apps.live_page import LivePage, gateway_view
 

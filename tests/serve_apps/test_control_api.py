@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from starlette.applications import Starlette
 
-from serve_apps.control_api import NeverIssued, NotFound, Unavailable, control_routes, scaling_routes
-from serve_apps.faults import InvalidRequest
+from serve_apps.control_api import control_routes, scaling_routes
+from serve_apps.faults import InvalidRequest, NeverIssued, NotFound, Unavailable
 from tests.patience import PATIENCE_S
 
 DECISION = {"decision_id": 3, "num_prefill": 1, "num_decode": 2, "created_at": 5.0, "reasons": {}}
