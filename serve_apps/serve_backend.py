@@ -44,7 +44,7 @@ from serve_apps.gateway.backend import (
     Timeline,
 )
 from serve_apps.membership import Member, Profile, Saturated
-from serve_apps.routed.client import ActorAddress, RouterClient, RouterConnection, RouterLink
+from serve_apps.routed.client import ActorAddress, RouterClient, RouterConnection
 from serve_apps.routed.metrics import RoutingCounts
 from serve_apps.routed.requests import RoutedRequest
 from serve_apps.routed.table import WaitLimits
@@ -235,7 +235,7 @@ class ServeBackend:
         self,
         config: HeadwayConfig,
         handles: Mapping[Role, DeploymentHandle[Any]],
-        link: RouterLink | None = None,
+        link: RouterConnection | None = None,
     ) -> None:
         """`link` is for tests; without it the Router actor is called."""
         self._config, self._link = config, link

@@ -11,7 +11,7 @@ call, changed or not. For an application that was started without `external_scal
 on, once, and the call repeated. A deployment that Serve itself autoscales is refused: two would set its
 count. Of another's application the model is not asked for: its replicas need not answer that.
 
-Serve's controller is asked directly, by private calls of 4 to 6 ms (`actors.compat_ray` lists them):
+Serve's controller is asked directly, by private calls of 4 to 6 ms (`actors.compat_ray` has them):
 `get_deployment_details(app, name)` reads, `update_deployment_replicas(DeploymentID, n)` sets. Its errors are
 translated here and nowhere else:
 
@@ -24,7 +24,7 @@ translated here and nowhere else:
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 from actors import compat_ray
 from actors.compat_ray import CONTROLLER, SERVE_NAMESPACE
@@ -82,16 +82,6 @@ class ServedDeployment:
     model: str | None = None
     autoscaling: str = ""
     message: str = ""
-
-
-class ServeControl(Protocol):
-    """The way to Serve's deployments; tests have their own."""
-
-    async def read(self, name: str) -> ServedDeployment:
-        """The deployment now."""
-
-    async def scale(self, name: str, replicas: int) -> None:
-        """Ask for that many replicas."""
 
 
 class ControllerActor:
@@ -182,7 +172,7 @@ class RayServeConnector:
         self,
         config: HeadwayConfig,
         application: str,
-        control: ServeControl | None = None,
+        control: ControllerActor | None = None,
         allow: Allow = allow_scaling,
         ask_model: AskModel = model_said,
     ) -> None:

@@ -17,7 +17,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 
 from actors.connectors.protocol import Action, ConnectorKind, PoolCounts, Ready, Refused, Unreachable
 from actors.names import METRIC_COLLECTOR, VIRTUAL_CONNECTOR, CallError, NamedActor
@@ -30,21 +30,14 @@ from headway.words import plural
 COMPARE_S, COMPARED_WITHIN_S, APART_S = 15.0, 1.0, 60.0
 
 
-class Called(Protocol):
-    """Something whose methods are called by name, as a named actor is."""
-
-    async def call(self, method: str, *args: object, timeout_s: float) -> Any:  # noqa: ANN401
-        """The method's answer; CallError if none came."""
-
-
 class VirtualConnector:
     """Connector over the actor `VirtualConnectorCoordinator`; `MetricCollector` counts engines."""
 
     def __init__(
         self,
         config: HeadwayConfig,
-        coordinator: Called | None = None,
-        collector: Called | None = None,
+        coordinator: NamedActor | None = None,
+        collector: NamedActor | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._coordinator = coordinator or NamedActor(VIRTUAL_CONNECTOR)

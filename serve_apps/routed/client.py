@@ -21,7 +21,7 @@ import time
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import Context
-from typing import Any, Protocol
+from typing import Any
 
 import ray
 from ray.exceptions import RayError
@@ -60,25 +60,12 @@ class Unreachable(Exception):
     """A call of the router was lost."""
 
 
-class RouterLink(Protocol):
-    """Calls of the router. Unreachable."""
-
-    async def exchange(self, gateway: str, batch: Batch) -> BatchAnswer:
-        """Events there, answers back."""
-
-    async def collect(self) -> Messages:
-        """The next later placements and sheds, once there are some."""
-
-    def close(self) -> None:
-        """Neither is wanted any more."""
-
-
 class RouterClient:
     """The dialogue of one gateway. Made and used on one event loop; `ask_blocks` asks replicas."""
 
     def __init__(
         self,
-        link: RouterLink,
+        link: "RouterConnection",
         pools: Mapping[Role, Membership],
         fallback: Fallback,
         limits: WaitLimits,
