@@ -6,11 +6,12 @@
 - The head of a response leaves with its first bytes: one system call less on both sides.
 - More of a stream may be pushed, which leaves at once, without a task that waits its turn (`PUSH`).
 
-`USED` lists every private name with what it is for. A test compares it with the installed uvicorn.
+`tests/serve_apps/test_compat_uvicorn.py` lists every private name with what it is for, and compares that with
+the installed uvicorn.
 """
 
 import asyncio
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from typing import Any, Protocol, cast
 
 import uvicorn
@@ -18,34 +19,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 PUSH = "headway.push"
 """The extension in an ASGI scope: `JoinedHead.push` of its response."""
-
-USED: Mapping[str, Mapping[str, str]] = {
-    "protocol": {
-        "_start_asgi_task": "learns which request of a connection runs",
-        "connections": "bounds their number, and finds those that are stalled",
-        "cycle": "tells whether a request is under way",
-        "flow": "tells whether the client is slower than its answer",
-        "headers": "bounds their number",
-        "pipeline": "bounds the requests that wait behind one",
-        "scope": "offers `PUSH` to the application",
-        "send_400_response": "answers what is no HTTP",
-        "on_response_complete": "learns when a connection waits for its next request",
-    },
-    "cycle": {
-        "disconnected": "tells a request that its client has gone",
-        "message_event": "wakes that request",
-        "response_complete": "tells whether a request is under way",
-        "response_started": "tells whether a refusal can still be sent",
-        "transport": "joins a response's head and its first bytes",
-    },
-    "flow": {"write_paused": "tells whether the client is slower than its answer"},
-    "server": {
-        "lifespan": "hands the application's state to connections that we accept",
-        "server_state": "hands connections to the server that it has to wait for",
-        "servers": "closes listening sockets before the requests in flight have ended",
-        "started": "tells when the server answers",
-    },
-}
 
 
 class Connection(HttpToolsProtocol):

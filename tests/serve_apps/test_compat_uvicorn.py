@@ -1,7 +1,7 @@
 """uvicorn still has what we use of it, and a response's head leaves with its first bytes."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from inspect import signature
 from typing import Any
 from unittest.mock import Mock
@@ -12,8 +12,36 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from serve_apps.compat_uvicorn import USED, JoinedHead
+from serve_apps.compat_uvicorn import JoinedHead
 from tests.scenarios import scenarios
+
+USED: Mapping[str, Mapping[str, str]] = {
+    "protocol": {
+        "_start_asgi_task": "learns which request of a connection runs",
+        "connections": "bounds their number, and finds those that are stalled",
+        "cycle": "tells whether a request is under way",
+        "flow": "tells whether the client is slower than its answer",
+        "headers": "bounds their number",
+        "pipeline": "bounds the requests that wait behind one",
+        "scope": "offers `PUSH` to the application",
+        "send_400_response": "answers what is no HTTP",
+        "on_response_complete": "learns when a connection waits for its next request",
+    },
+    "cycle": {
+        "disconnected": "tells a request that its client has gone",
+        "message_event": "wakes that request",
+        "response_complete": "tells whether a request is under way",
+        "response_started": "tells whether a refusal can still be sent",
+        "transport": "joins a response's head and its first bytes",
+    },
+    "flow": {"write_paused": "tells whether the client is slower than its answer"},
+    "server": {
+        "lifespan": "hands the application's state to connections that we accept",
+        "server_state": "hands connections to the server that it has to wait for",
+        "servers": "closes listening sockets before the requests in flight have ended",
+        "started": "tells when the server answers",
+    },
+}
 
 
 def test_uvicorn_still_has_what_we_use_of_it():
