@@ -22,7 +22,7 @@ from headway_cli.control import ControlClient
 from headway_cli.decisions import DecisionLog
 from headway_cli.demo_plan import DemoPlan, make_demo_plan, write_load
 from headway_cli.demo_record import DemoResult, History, Moment, live_report, read_pools
-from headway_cli.demo_view import DemoView, demo_view, print_plan, print_summary
+from headway_cli.demo_view import DemoView, print_plan, print_summary
 from headway_cli.deployment import Deployed
 from headway_cli.errors import CliError
 from headway_cli.flags import option, switch
@@ -103,13 +103,12 @@ def _play(plan: DemoPlan, deployed: Deployed) -> DemoResult:
     history = History()
     with (
         tempfile.TemporaryDirectory() as folder,
-        demo_view(plan) as view,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         trace = Path(folder, "demo.csv")
         write_load(plan, trace)
         began_at = time.time()
-        tally = runner.run(_replay(plan, trace, server, Watch(server, history, view)))
+        tally = runner.run(_replay(plan, trace, server, Watch(server, history, DemoView())))
     return DemoResult(
         plan=plan, tally=tally, history=history, decisions=DecisionLog(server).every(), began_at=began_at
     )

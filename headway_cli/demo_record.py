@@ -65,11 +65,6 @@ class History:
                 yield moment
                 due_s = (moment.time_s // seconds + 1) * seconds
 
-    def sampled(self, most: int) -> list[Moment]:
-        """At most so many moments, evenly spread, ending with the last."""
-        step = -(-len(self.moments) // most) if self.moments else 1
-        return self.moments[::-1][::step][::-1]
-
     def replica_seconds(self, role: str) -> float:
         """Seconds that the replicas of a role existed, from start to gone, added up."""
         return sum(

@@ -1,12 +1,8 @@
-"""The demo on standard output: a panel or lines while it runs, and at its end what came of it."""
+"""The demo on standard output: lines while it runs, and at its end what came of it."""
 
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.table import Table
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from headway.planning import Role, decision_interval_s
@@ -14,26 +10,15 @@ from headway.planning.decision_text import targets_text
 from headway.planning.documents import LastDecision
 from headway.planning.records import DecisionRecord
 from headway.planning.status_text import simulated_text
-from headway.words import clock, percent
+from headway.words import percent
 from headway_cli.decisions import print_story
 from headway_cli.demo_plan import SPEED, DemoPlan
 from headway_cli.demo_record import DemoResult, History, Moment, live_report
 from headway_cli.result_view import print_result
-from headway_cli.terminal import bold, console, sparkline, table
+from headway_cli.terminal import bold, console, table
 
 LINE_EVERY_S = 5.0
-SPARK_WIDTH = 60
 ROW_EVERY_S = 10.0
-
-
-@contextmanager
-def demo_view(plan: DemoPlan) -> Iterator["DemoView"]:
-    """A panel if standard output is a terminal, lines if not."""
-    if not sys.stdout.isatty():
-        yield Lines()
-        return
-    with Live(console=console(), auto_refresh=False) as live:
-        yield Panel(live, plan)
 
 
 def print_plan(plan: DemoPlan) -> None:
@@ -58,7 +43,7 @@ def print_plan(plan: DemoPlan) -> None:
     )
 
 
-class Lines:
+class DemoView:
     """One line every few seconds."""
 
     def __init__(self) -> None:
@@ -90,49 +75,6 @@ def line(moment: Moment) -> str:
 def decision_text(decision: LastDecision | None) -> str:
     """`#6 prefill 2, decode 3`."""
     return "no decision yet" if decision is None else f"#{decision.id} {targets_text(decision.targets)}"
-
-
-class Panel:
-    """Figures and bars over time, redrawn with every moment."""
-
-    def __init__(self, live: Live, plan: DemoPlan) -> None:
-        self._live, self._plan = live, plan
-
-    def show(self, history: History) -> None:
-        """Redraw."""
-        moment = history.moments[-1]
-        last = moment.decision
-        done = f"{moment.time_s:.0f} s of {self._plan.duration_s:g} s, SIMULATED engine"
-        self._live.update(
-            Group(
-                bold(done),
-                self._table(history),
-                Text(f"{percent(moment.attainment)} within SLO, {moment.failed} failed"),
-                Text(decision_text(moment.decision) + (f" at {clock(last.created_at)}" if last else "")),
-                Text(last.summary if last else "", style="dim"),
-            ),
-            refresh=True,
-        )
-
-    def _table(self, history: History) -> Table:
-        grid = Table.grid(padding=(0, 2))
-        moments = history.sampled(SPARK_WIDTH)
-        rates = [moment.rate_rps for moment in moments]
-        grid.add_row("load", f"{rates[-1]:.1f} requests/s", sparkline(rates, self._plan.crest_rps))
-        for role, pool in history.moments[-1].pools.items():
-            top = max(history.highest(role, "ready"), history.highest(role, "desired"), 1)
-            for name in ("desired", "ready"):
-                values = [float(moment.pools[role][name]) for moment in moments]
-                grid.add_row(f"{role} {name}", str(pool[name]), sparkline(values, float(top)))
-        return grid
-
-    def trouble(self, text: str) -> None:
-        """Show it above the panel."""
-        self._live.console.print(text)
-
-
-DemoView = Lines | Panel
-"""The demo's place on standard output."""
 
 
 def print_summary(result: DemoResult) -> None:

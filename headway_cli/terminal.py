@@ -17,7 +17,6 @@ WIDTH_OF_FILES = 120
 NOTES_SHOWN = 8
 MINIMUM_WIDTH = 40
 UNBOUNDED = 10_000
-BARS = "▁▂▃▄▅▆▇█"
 
 Report = Callable[[float, float], None]
 Cells = Sequence[str]
@@ -82,12 +81,6 @@ class _FittingTable:
                 if cell
             )
         yield ""
-
-
-def sparkline(values: Sequence[float], top: float) -> str:
-    """Values as bars; `top` is the full height."""
-    scale = (len(BARS) - 1) / top if top > 0 else 0.0
-    return "".join(BARS[min(round(max(value, 0.0) * scale), len(BARS) - 1)] for value in values)
 
 
 def print_facts(facts: Mapping[str, str], out: Console) -> None:

@@ -1,6 +1,5 @@
 """The demo's calculation, its history and its page; the running demo itself is in tests/ray."""
 
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from headway_cli.demo_view import example, starts
 from headway_cli.job import Job, execute
 from headway_cli.report import render_result
 from headway_cli.result_view import figures
-from headway_cli.terminal import sparkline
 
 
 def moment(time_s: float, decode: int, *, desired: int | None = None, **changes: Any) -> Moment:
@@ -116,20 +114,6 @@ def test_cost_beside_a_fixed_fleet() -> None:
     assert gpu_text(history(moment(0, 1), moment(10, 3), moment(20, 3))).startswith(
         "60 simulated, 75 % of the 80 of the crest's fleet all the time"
     )
-
-
-def test_bars() -> None:
-    assert sparkline([0, 5, 10, 99], 10.0) == "▁▅██"
-    assert sparkline([0.0, 0.0], 0.0) == "▁▁"
-
-
-@pytest.mark.parametrize("count", [0, 1, 59, 60, 61, 140, 1000])
-def test_samples_are_few_and_end_with_the_last(count: int) -> None:
-    seen = history(*(moment(float(step), 1) for step in range(count)))
-    found = [item.time_s for item in seen.sampled(60)]
-    assert len(found) <= 60
-    assert found[-1:] == [item.time_s for item in seen.moments][-1:]
-    assert len({after - before for before, after in pairwise(found)}) <= 1
 
 
 def test_unknown_counts_are_none_at_all() -> None:
