@@ -36,13 +36,10 @@ from headway.workload.formats import FORMATS
 from headway.workload.known_files import known_file
 from headway_cli.errors import CliError, CliErrors, is_wrong_input
 from headway_cli.flags import argument, option, switch
-from headway_cli.job import Job
+from headway_cli.job import ANY_LOAD, Job
 from headway_cli.live_checks import attach_settings, live_checks
 from headway_cli.notes import tighter_classes, warm_up_notes, without_forecast, without_offload
 from interp import Profile, load_profile
-
-ANY_LOAD = "steady:rate_rps=1,duration_s=10"
-"""Stands for a trace, so that everything that `simulate` would refuse is refused."""
 
 
 def check(

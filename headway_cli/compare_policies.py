@@ -30,7 +30,7 @@ from headway.simulation.report import SimulationReport
 from headway.workload import Trace, open_trace
 from headway_cli.compare_document import AUTO, PolicyComparison
 from headway_cli.errors import CliError
-from headway_cli.job import Job, execute, opened, run_all, work
+from headway_cli.job import ANY_LOAD, Job, execute, opened, run_all, work
 from headway_cli.options import RunOptions, configuration, listed, trace_options
 
 PEAK_FACTOR = 2.0
@@ -117,8 +117,6 @@ def cheapest(plan: Plan, trace: Trace, attain: Callable[[Fleet], float]) -> Flee
 def _cost(fleet: Fleet, plan: Plan) -> int:
     return gpus(fleet, plan.settings.limits)
 
-
-ANY_LOAD = "steady:rate_rps=1,duration_s=10"
 
 Labelled = tuple[str, SimulationReport, int | None]
 """A row: label, report, and for `static:auto` how many fleets were tried."""

@@ -35,6 +35,9 @@ from headway_cli.errors import CliError
 from headway_cli.notes import collect_notes
 from headway_cli.terminal import bar
 
+ANY_LOAD = "steady:rate_rps=1,duration_s=10"
+"""Stands for a trace: to compile what is not in the cache, and to refuse what `simulate` would refuse."""
+
 Progress = Callable[[float, float], None]
 TraceSink = Callable[[Sequence[OffloadTrace]], None]
 

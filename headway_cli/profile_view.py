@@ -4,14 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from headway.engine.rules import profiled_transfer
 from headway.profiling.comparison import Ratios, Recommendation
 from headway.words import percent, shown
-from headway_cli.terminal import print_facts, print_notes, table
+from headway_cli.terminal import bold, print_facts, print_notes, table
 from interp import Profile
 
 
@@ -114,13 +112,12 @@ def _listed(name: str, profile: Profile) -> tuple[str, ...]:
 
 def print_ratios(title: str, ratios: Mapping[str, Ratios], out: Console) -> None:
     """The table of a comparison."""
-    table = Table(title=title, box=box.SIMPLE, title_justify="left")
-    for column in ("", "median", "least", "most", "samples", "outside"):
-        table.add_column(column, justify="left" if not column else "right")
+    rows = []
     for name, one in ratios.items():
         figures = ["n/a" if value is None else f"{value:.3f}" for value in (one.median, one.least, one.most)]
-        table.add_row(name, *figures, str(one.points), str(one.outside))
-    out.print(table)
+        rows.append([name, *figures, str(one.points), str(one.outside)])
+    out.print(bold(title))
+    out.print(table(("", "median", "least", "most", "samples", "outside"), rows, dense=False))
 
 
 def fleet_lines(fleet: Mapping[str, Any]) -> list[str]:

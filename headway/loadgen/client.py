@@ -188,14 +188,8 @@ class _Reading:
 async def fetch_models(url: str, api_key: str | None = None) -> list[str]:
     """The ids that `/v1/models` lists; LoadError names the address and what went wrong."""
     address = f"{base_url(url)}/v1/models"
-    timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
     try:
-        async with (
-            aiohttp.ClientSession(timeout=timeout, headers=authorisation(api_key)) as session,
-            session.get(address) as response,
-        ):
-            text = await response.text()
-            status = response.status
+        status, text = await _asked(address, api_key)
     except TimeoutError:
         raise LoadError(f"{address}: no answer within {ASK_TIMEOUT_S:g} s") from None
     except (aiohttp.ClientError, OSError) as error:
@@ -207,16 +201,22 @@ async def fetch_models(url: str, api_key: str | None = None) -> list[str]:
 
 async def fetch_slo(url: str, api_key: str | None = None) -> Mapping[str, float]:
     """What a server of Headway's promises: `ttft_ms`, `itl_ms`, `attainment`; nothing where none is told."""
-    timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
     try:
-        async with (
-            aiohttp.ClientSession(timeout=timeout, headers=authorisation(api_key)) as session,
-            session.get(f"{base_url(url)}/v1/control/status") as response,
-        ):
-            told = loads(await response.text())["slo"] if response.status == OK else {}
+        status, text = await _asked(f"{base_url(url)}/v1/control/status", api_key)
+        told = loads(text)["slo"] if status == OK else {}
         return {name: float(told[name]) for name in ("ttft_ms", "itl_ms", "attainment") if told.get(name)}
     except (TimeoutError, aiohttp.ClientError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
+
+
+async def _asked(address: str, api_key: str | None) -> tuple[int, str]:
+    """Status and text of one answer."""
+    timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
+    async with (
+        aiohttp.ClientSession(timeout=timeout, headers=authorisation(api_key)) as session,
+        session.get(address) as response,
+    ):
+        return response.status, await response.text()
 
 
 def _ids(address: str, text: str) -> list[str]:

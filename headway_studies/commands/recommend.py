@@ -17,7 +17,7 @@ from headway.simulation.report import ReportSlo
 from headway.workload import TraceOptions, open_trace
 from headway_cli.errors import CliError
 from headway_cli.flags import option, spread
-from headway_cli.job import Job, execute, gathered, opened, trace_figures, workers
+from headway_cli.job import ANY_LOAD, Job, execute, gathered, opened, trace_figures, workers
 from headway_cli.notes import say_notes
 from headway_cli.options import (
     DECIMAL,
@@ -50,7 +50,6 @@ T = TypeVar("T")
 
 CHUNKS = "512,2048,8192"
 MODES = "mixed,split"
-ANY_LOAD = "steady:rate_rps=1,duration_s=10"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
