@@ -5,7 +5,7 @@ None means "not given": the configuration decides. Values are checked where they
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -129,9 +129,14 @@ class RunOptions:
     seed: Annotated[int | None, option("N", "Seed of everything that is drawn.")] = None
 
 
+def flagged(options: object, flags: Iterable[str]) -> dict[str, Any]:
+    """What these flags set, by the configuration's keys; None where one is not given."""
+    return {KEYS[flag]: getattr(options, flag) for flag in flags}
+
+
 def configuration(options: RunOptions, more: Mapping[str, Any] | None = None) -> HeadwayConfig:
     """The configuration file with the flags, and `more` dotted keys, laid over it."""
-    overrides = {key: getattr(options, flag) for flag, key in KEYS.items()}
+    overrides = flagged(options, KEYS)
     overrides["planner.no_correction"] = True if options.no_correction else None
     at_start = options.initial
     if at_start not in (None, "sized", "min"):

@@ -23,7 +23,7 @@ from headway.workload import TraceOptions, open_trace
 from headway_cli.errors import CliError
 from headway_cli.flags import option, spread
 from headway_cli.notes import say_notes
-from headway_cli.options import Attainment, Duration, Itl, Start, TraceArgument, TraceFormat, Ttft
+from headway_cli.options import Attainment, Duration, Itl, Start, TraceArgument, TraceFormat, Ttft, flagged
 from headway_cli.output import JsonFile, ReportFile, check_outputs, deliver
 from headway_cli.terminal import announce_compilation
 from headway_studies.commands.gpu_plan_view import print_plan, render
@@ -141,14 +141,8 @@ def plan_trace(place: str, options: GpuPlanOptions) -> dict[str, Any]:
 
 
 def _configuration(options: GpuPlanOptions) -> HeadwayConfig:
-    overrides = {
-        "slo.ttft_ms": options.ttft_ms,
-        "slo.itl_ms": options.itl_ms,
-        "slo.attainment": options.attainment,
-        "planner.max_gpu_budget": options.max_gpu_budget,
-        "simulation.seed": options.seed,
-    }
-    config = load_config(options.config, overrides)
+    flags = ("ttft_ms", "itl_ms", "attainment", "max_gpu_budget", "seed")
+    config = load_config(options.config, flagged(options, flags))
     if not config.gpu_types:
         raise CliError(f"{options.config}: gpu_types: there are none to choose among")
     if options.interval is not None and not (isfinite(options.interval) and options.interval > 0):

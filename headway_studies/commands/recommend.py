@@ -29,6 +29,7 @@ from headway_cli.options import (
     TraceArgument,
     TraceFormat,
     Ttft,
+    flagged,
     listed,
     process_count,
 )
@@ -48,6 +49,9 @@ from headway_studies.recommend.trials import Facts, Outcome, facts, fixed, follo
 
 T = TypeVar("T")
 
+SLO_FLAGS = ("ttft_ms", "itl_ms", "attainment")
+OVERRIDING = (*SLO_FLAGS, "start_up_delay", "max_gpu_budget", "prefix_cache_tokens", "seed")
+"""The flags that set keys of the configuration."""
 CHUNKS = "512,2048,8192"
 MODES = "mixed,split"
 
@@ -94,16 +98,7 @@ class RecommendOptions:
 
     def base(self) -> Base:
         """The configuration that all candidates share."""
-        overrides = {
-            "slo.ttft_ms": self.ttft_ms,
-            "slo.itl_ms": self.itl_ms,
-            "slo.attainment": self.attainment,
-            "simulation.start_up_delay_s": self.start_up_delay,
-            "planner.max_gpu_budget": self.max_gpu_budget,
-            "engine.prefix_cache_tokens": self.prefix_cache_tokens,
-            "simulation.seed": self.seed,
-        }
-        return Base(file=self.config, overrides=overrides)
+        return Base(file=self.config, overrides=flagged(self, OVERRIDING))
 
     def reading(self, seed: int) -> TraceOptions:
         """The reading of the trace."""
