@@ -12,9 +12,10 @@ the installed uvicorn.
 
 import asyncio
 from collections.abc import Set
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import uvicorn
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 PUSH = "headway.push"
@@ -64,18 +65,12 @@ class Connection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
 
-class Flow(Protocol):
-    """uvicorn's flow control of a connection."""
-
-    write_paused: bool
-
-
 class JoinedHead:
     """A connection as one response writes to it: its head waits for what follows in this pass of the loop."""
 
     __slots__ = ("_flow", "_head", "_transport")
 
-    def __init__(self, transport: asyncio.Transport, flow: Flow) -> None:
+    def __init__(self, transport: asyncio.Transport, flow: FlowControl) -> None:
         self._transport, self._flow = transport, flow
         self._head: bytes | None = None
 

@@ -235,10 +235,6 @@ class EngineReplica:
         if isinstance(self._serving, TracedEngine):
             await asyncio.to_thread(self._serving.close)
 
-    async def abort(self, request_id: str) -> None:
-        """End the request if it is here."""
-        await self._engine.abort(request_id)
-
     async def stats(self) -> EngineStats:
         """The engine's load now."""
         return self._engine.stats()

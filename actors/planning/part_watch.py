@@ -54,7 +54,7 @@ class PartWatch:
         now_s, alive = self._clock(), set(self._alive()) - {names.PLANNER}
         self._watch.begin(now_s)
         self._watch.keep(alive)
-        gateways = {part for part in alive if is_gateway(part)}
+        gateways = {part for part in alive if part.startswith(f"{names.GATEWAY}#")}
         self._engines = {gateway: said for gateway, said in self._engines.items() if gateway in gateways}
         for part in alive:
             self._watch.unheard(now_s, part, 1)
@@ -105,8 +105,3 @@ class PartWatch:
             since_s = min(known.since_s, silence.since_s)
             engines[silence.part] = Silence(silence.part, since_s, known.work + silence.work)
         yield from engines.values()
-
-
-def is_gateway(part: str) -> bool:
-    """True for a part's name that is a gateway's."""
-    return part.startswith(f"{names.GATEWAY}#")
