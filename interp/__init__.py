@@ -11,3 +11,21 @@ from interp.profile import Coverage, Profile, build_profile, scaled
 from interp.samples import DecodeSamples, PrefillSamples
 from interp.storage import load_profile, save_profile
 from interp.surfaces import BestPoint, DecodeSurface, PrefillSurface, PrefillTable
+
+__all__ = [
+    "BestPoint",
+    "Coverage",
+    "DecodeSamples",
+    "DecodeSurface",
+    "DecodeTable",
+    "InterpError",
+    "PrefillSamples",
+    "PrefillSurface",
+    "PrefillTable",
+    "Profile",
+    "ProfileError",
+    "build_profile",
+    "load_profile",
+    "save_profile",
+    "scaled",
+]

@@ -16,3 +16,19 @@ from predictors.checks import ArgumentError, ModelError, OptionError, PredictorE
 from predictors.guard import GuardedPredictor
 from predictors.model import Distribution, Forecast
 from predictors.registry import Predictor, known, make, option_names, warm_start
+
+__all__ = [
+    "ArgumentError",
+    "Distribution",
+    "Forecast",
+    "GuardedPredictor",
+    "ModelError",
+    "OptionError",
+    "Predictor",
+    "PredictorError",
+    "UnknownPredictorError",
+    "known",
+    "make",
+    "option_names",
+    "warm_start",
+]

@@ -10,6 +10,8 @@ from headway.config import CONNECTORS, ConfigError, HeadwayConfig
 from headway.config.base import describe
 from headway.extensions import ExtensionError
 
+__all__ = ["connector_kind", "connector_problems", "make_connector"]
+
 
 def connector_kind(config: HeadwayConfig) -> ConnectorKind:
     """The declaration of `connector.kind`; ConfigError if its package does not have it."""

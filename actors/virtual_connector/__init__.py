@@ -20,6 +20,7 @@ from actors.virtual_connector.client import (
 )
 from actors.virtual_connector.coordinator import VirtualConnectorCoordinator
 from actors.virtual_connector.ledger import (
+    BadProposal,
     BadReport,
     CoordinatorUnreachable,
     ScalingDecision,
@@ -30,6 +31,22 @@ from actors.virtual_connector.ledger import (
 
 MOST_CALLS = 10_000
 """Calls in one actor at once, more than may wait there."""
+
+__all__ = [
+    "AsyncVirtualConnectorClient",
+    "BadProposal",
+    "BadReport",
+    "CoordinatorUnreachable",
+    "ScalingDecision",
+    "ScalingError",
+    "TooManyWaiters",
+    "UnknownDecision",
+    "VirtualConnectorClient",
+    "VirtualConnectorClientActor",
+    "VirtualConnectorCoordinator",
+    "start_client",
+    "start_coordinator",
+]
 
 
 def start_coordinator(config_json: str) -> Any:  # noqa: ANN401 - an actor handle

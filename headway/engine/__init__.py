@@ -10,3 +10,13 @@ imported here needs a compiler, so that a replica starts fast.
 from headway.engine.live import Boundary, LiveEngine
 from headway.engine.live_batch import IterationTimes
 from headway.engine.rules import MIXED_CHUNK_TOKENS, EngineRules, engine_profile, engine_rules
+
+__all__ = [
+    "MIXED_CHUNK_TOKENS",
+    "Boundary",
+    "EngineRules",
+    "IterationTimes",
+    "LiveEngine",
+    "engine_profile",
+    "engine_rules",
+]

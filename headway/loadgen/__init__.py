@@ -14,6 +14,21 @@ omission"). How late the sender itself was is measured and reported beside the l
 
 from headway.loadgen.client import fetch_models, fetch_slo
 from headway.loadgen.plan import LoadError, LoadPlan, PromptForm
-from headway.loadgen.records import RequestRecord
+from headway.loadgen.records import RequestOutcome, RequestRecord, StreamTimer
 from headway.loadgen.replay import ReplayCallbacks, ReplayProgress, replay
 from headway.loadgen.tally import LoadTally
+
+__all__ = [
+    "LoadError",
+    "LoadPlan",
+    "LoadTally",
+    "PromptForm",
+    "ReplayCallbacks",
+    "ReplayProgress",
+    "RequestOutcome",
+    "RequestRecord",
+    "StreamTimer",
+    "fetch_models",
+    "fetch_slo",
+    "replay",
+]

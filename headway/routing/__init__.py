@@ -8,9 +8,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from headway.routing.types import (
+    NO_SLO,
     NOTHING,
     OutputProgress,
     Placement,
+    ReplicaId,
     ReplicaLoad,
     ReplicaState,
     ReplicaUpdate,
@@ -31,6 +33,29 @@ if TYPE_CHECKING:
     from headway.routing.predict.learning import Sample
     from headway.routing.router import Router
 
+__all__ = [
+    "NOTHING",
+    "NO_SLO",
+    "OutputProgress",
+    "Placement",
+    "ReplicaId",
+    "ReplicaLoad",
+    "ReplicaState",
+    "ReplicaUpdate",
+    "RequestFault",
+    "RequestSlo",
+    "RouteClass",
+    "RouteRequest",
+    "Router",
+    "RoutingError",
+    "RoutingOutcome",
+    "Running",
+    "Sample",
+    "Shed",
+    "ShedReason",
+    "SloRequired",
+    "make_router",
+]
 
 _HEAVY = {"Router": "router", "Sample": "predict.learning", "make_router": "factory"}
 """What is loaded on demand, and the module that has it."""

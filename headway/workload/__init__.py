@@ -5,11 +5,31 @@ from headway.workload.generators import known_generators
 from headway.workload.json_lines import JsonLinesFormat
 from headway.workload.text import BLOCK_TOKENS, TraceError
 from headway.workload.trace import (
+    IntervalSeries,
     RequestChunk,
     Trace,
     TraceOptions,
+    TraceStats,
     interval_series,
     open_trace,
     whole_file,
     write_trace,
 )
+
+__all__ = [
+    "BLOCK_TOKENS",
+    "CsvFormat",
+    "IntervalSeries",
+    "JsonLinesFormat",
+    "RequestChunk",
+    "Trace",
+    "TraceError",
+    "TraceOptions",
+    "TraceStats",
+    "interval_series",
+    "known_formats",
+    "known_generators",
+    "open_trace",
+    "whole_file",
+    "write_trace",
+]

@@ -28,3 +28,25 @@ from predictors.latency.model import (
 from predictors.latency.online import OnlineLatency, RecentErrors
 from predictors.latency.train import TargetReport, Trained, train
 from predictors.latency.window import TrainingWindow
+
+__all__ = [
+    "FIELDS",
+    "ErrorFigures",
+    "LatencyFeatures",
+    "LatencyModel",
+    "LatencyPrediction",
+    "LatencySamples",
+    "LatencySettings",
+    "LiveError",
+    "OnlineLatency",
+    "Prior",
+    "Priors",
+    "RecentErrors",
+    "Target",
+    "TargetModel",
+    "TargetReport",
+    "Trained",
+    "TrainingWindow",
+    "cold_model",
+    "train",
+]
