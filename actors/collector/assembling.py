@@ -175,7 +175,8 @@ def assemble(
 def _without(arrived: Increase, again: Increase) -> Increase:
     """Arrivals without repeats, some of which may have come in the interval before: then lengths stay."""
     count, total = max(arrived.count - again.count, 0.0), arrived.total - again.total
-    total = total if total > 0.0 else arrived.mean * count
+    if total <= 0.0:
+        total = arrived.mean * count if count else 0.0
     return Increase(count=count, total=total, buckets=arrived.buckets)
 
 
