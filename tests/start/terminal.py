@@ -61,7 +61,14 @@ class Terminal:
         self._bash = subprocess.Popen(
             ["bash", "--noprofile", "--norc"],
             cwd=folder,
-            env={**kept, "BROWSER": str(script), "PYTHONPATH": str(ROOT), **environment},
+            # Settings that an earlier run left to this user are not this one's.
+            env={
+                **kept,
+                "BROWSER": str(script),
+                "PYTHONPATH": str(ROOT),
+                "XDG_STATE_HOME": str(folder / "out" / "state"),
+                **environment,
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
