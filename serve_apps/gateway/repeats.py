@@ -107,11 +107,12 @@ class Repeats:
             of_key.append(now_s)
             while of_key[0] < since_s:
                 of_key.popleft()
-            self._of_requests.setdefault(attempt.digest, []).append(now_s)
-            self._of_requests.move_to_end(attempt.digest)
+            requests = self._of_requests
+            requests.setdefault(attempt.digest, []).append(now_s)
+            requests.move_to_end(attempt.digest)
             self._kept += 1
-            while self._kept > self._most or next(iter(self._of_requests.values()))[-1] < since_s:
-                self._kept -= len(self._of_requests.popitem(last=False)[1])
+            while requests and (self._kept > self._most or next(iter(requests.values()))[-1] < since_s):
+                self._kept -= len(requests.popitem(last=False)[1])
 
     def _answers(self, key: str, digest: bytes, now_s: float, *, claimed: bool) -> bool:
         """Whether there is a failure to answer, the newest, which is answered now."""

@@ -166,6 +166,14 @@ def test_failures_that_explain_nothing_any_more_are_forgotten() -> None:
     assert repeats._kept == len(repeats._of_requests) == len(repeats._of_keys["a"]) == 5
 
 
+def test_more_equal_requests_fail_than_are_kept() -> None:
+    repeats, _ = books(most=1)
+    for attempt in [begin(repeats) for _ in range(3)]:
+        repeats.end(attempt, "failed")
+    assert len(repeats._of_requests) <= 1
+    assert not begin(repeats, b"another").repeat
+
+
 def test_digests_do_not_leave_the_process() -> None:
     one, other = books()[0], books()[0]
     assert one.digest("a", "/", b"x") == one.digest("a", "/", b"x")
