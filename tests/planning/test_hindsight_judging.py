@@ -142,6 +142,15 @@ def test_a_steady_rise_is_not_taken_for_bursts():
     assert option.replicas >= 60.0 * (60.0 / 4.0) ** (5 / 120)
 
 
+def test_a_hump_is_one_burst_whose_crest_says_nothing_of_its_slope():
+    """While it rose nobody knew how high it would get; of a second one, from calm, the first tells."""
+    hump = [4.0] * 20 + [float(work) for work in (*range(8, 31), *range(29, 3, -1))]
+    once, twice = (backtest(bursts(hump * times), 5, INTERVAL_S, 1e9) for times in (1, 2))
+    held = int(np.argmin(np.abs(once.factors - 1.04)))
+    assert once.lost[PEAK, held] > 0.4 * once.requests
+    assert twice.lost[PEAK, held] < 0.02 * twice.requests
+
+
 @pytest.mark.parametrize("times", [2.0, 0.5])
 def test_a_past_restated_on_other_engines_is_that_of_other_engines(times):
     work = [2.0, 4.0, 8.0] * 20

@@ -18,10 +18,11 @@ figure holds the forecast's error, burstiness, lengths and queueing together, in
 
 The peak does not forecast an interval. It is a fleet that is held while bursts come and go faster than a
 level can follow. Of k + 1 bursts that are alike, the next is the largest with a chance of 1 / (k + 1). So an
-interval is judged by the most work of all others, before or after it, that are not within a lead of it, and
+interval is judged by the most work that was known a lead before, or that came in a later burst, and
 cost_peak,x is what x times today's peak costs. Judged by the peak as it was known then, each burst that was
 the largest so far would raise the factor, and that factor would multiply a peak which has grown by the same
-burst.
+burst. A burst lasts until work is less than a SURPRISE-th of the interval's: a slow rise is one burst, whose
+crest did not hold its slope.
 
 What has not been seen yet. The past is a small sample: h intervals are about one independent observation of
 the forecast's error, so n intervals are n / h, and the next may be worse than all of them with a chance of
@@ -223,13 +224,14 @@ class _Past:
 
     @property
     def foreseen(self) -> FloatArray:
-        """What each forecast said of each judged interval, the peak by all others; f8[J, I].
+        """What each forecast said of each judged interval, the peak by later bursts, too; f8[J, I].
 
         What had no precedent was foreseen by all.
         """
         said = self.said[:, self.heard]
         later = np.append(np.maximum.accumulate(self.history.work[::-1])[::-1], 0.0)
-        said[PEAK] = np.maximum(said[PEAK], later[np.minimum(self.judged + self.lag, len(later) - 1)])
+        over = np.maximum(self.judged + self.lag, _burst_ends(self.history.work)[self.judged])
+        said[PEAK] = np.maximum(said[PEAK], later[np.minimum(over, len(later) - 1)])
         return np.where(self.sudden, self.near, said)
 
     def totals(
@@ -261,6 +263,18 @@ def _first_part(past: _Past) -> FloatArray:
     first, last = past.first, len(past.history) - 1
     afterwards = past.said[:, np.full(first, min(AFTERWARDS * first, last))]
     return past.totals(afterwards, past.weights[:first] * past.unseen, np.arange(first))[0]
+
+
+@compiled
+def _burst_ends(work: FloatArray) -> IntArray:
+    """Where the burst of each interval is over: the next with less than a SURPRISE-th of its work, i8[N]."""
+    ends = np.zeros(len(work), np.int64)
+    for i in range(len(work)):
+        end = i + 1
+        while end < len(work) and SURPRISE * work[end] >= work[i]:
+            end += 1
+        ends[i] = end
+    return ends
 
 
 def _usual(changes: FloatArray) -> float:
