@@ -46,7 +46,7 @@ from headway.engine.nearest import Told, gpu_of
 from headway.engine.observed_latency import LatencyReport
 from headway.engine.observed_limits import with_kv_tokens
 from headway.engine.observed_metrics import EngineReading, LengthSpread, engine_reports, of_one_gpu
-from headway.engine.refinement import Refinement, learn, moved, refined, with_limits
+from headway.engine.refinement import Refinement, Seen, corrections, learn, moved, refined, with_limits
 from headway.engine.replica_speeds import Lengths, ReplicaWatch
 from headway.engine.rules import MIXED_CHUNK_TOKENS
 from headway.planning import Observation, Role
@@ -178,13 +178,13 @@ class _Refining:
         self._served, self.profile = learnt, refined(self._base, learnt)
         return True
 
-    def learn(self, reports: Iterable[LatencyReport], now_s: float) -> bool:
+    def learn(self, seen: Seen, now_s: float) -> bool:
         """Take reports; True if there is another profile to serve."""
-        learnt = learn(self._learnt, self._base, reports, now_s)
+        learnt = learn(self._learnt, seen, now_s)
         if learnt is self._learnt:
             return False
         self._learnt = learnt
-        changed = moved(self._base, self._served, learnt)
+        changed = moved(corrections(self._base, self._served), corrections(self._base, learnt))
         if changed or now_s - self._stored_s >= STORE_S:
             _keep(self._store, REFINEMENT, self._version, **learnt.document())
             self._stored_s = now_s

@@ -26,7 +26,7 @@ goes first. `version` rises with every change. Times are seconds of one clock.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from math import exp, log, sqrt
 from typing import Any, NamedTuple
 
@@ -82,8 +82,7 @@ class RefinementCell(NamedTuple):
     kv: int
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(NamedTuple):
     """A weight at a time, and means by it: ln of the ratio, its square, ln of tokens, and KV usage."""
 
     weight: float = 0.0
@@ -96,23 +95,27 @@ class Evidence:
     def aged(self, now_s: float, half_life_s: float) -> "Evidence":
         """The same at a later time, of less weight."""
         weight = self.weight * 0.5 ** (max(0.0, now_s - self.at_s) / half_life_s)
-        means = (self.log_ratio, self.square, self.log_tokens, self.kv_usage)
-        return Evidence(weight, max(now_s, self.at_s), *means)
+        return Evidence(weight, max(now_s, self.at_s), *self[2:])
 
-    def with_seen(self, log_ratio: FloatArray, log_tokens: FloatArray, kv_usage: FloatArray) -> "Evidence":
-        """With more reports, f8[N] each."""
-        weight = self.weight + len(log_ratio)
-        step, before = len(log_ratio) / weight, (self.log_ratio, self.square, self.log_tokens, self.kv_usage)
-        means = np.array((log_ratio, log_ratio**2, log_tokens, kv_usage)).mean(axis=1).tolist()
-        moved = (was + step * (mean - was) for was, mean in zip(before, means, strict=True))
+    def with_seen(self, reports: float, means: Sequence[float]) -> "Evidence":
+        """With so many more reports, of these means."""
+        weight = self.weight + reports
+        step = reports / weight
+        moved = [was + step * (mean - was) for was, mean in zip(self[2:], means, strict=True)]
         return Evidence(weight, self.at_s, *moved)
 
+    def moved(self, by: float) -> "Evidence":
+        """Moved by so much of ln, and worth a report at most."""
+        to = self.log_ratio + by
+        return self._replace(log_ratio=to, square=to**2, weight=min(1.0, self.weight))
+
     @property
-    def error(self) -> float:
-        """Standard error of the mean."""
-        if self.weight <= 1.0:
-            return float("inf")
-        return sqrt(max(0.0, self.square - self.log_ratio**2) / (self.weight - 1.0))
+    def shows_change(self) -> bool:
+        """True if the mean is clearly not 0, by its standard error."""
+        if self.weight < LEAST_LATEST:
+            return False
+        error = sqrt(max(0.0, self.square - self.log_ratio**2) / (self.weight - 1.0))
+        return abs(self.log_ratio) > max(CHANGED, SURE * error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +146,8 @@ class Refinement:
         """Everything as plain data, for `restored`."""
         return {
             "version": self.version,
-            "cells": [(*cell, *astuple(evidence)) for cell, evidence in self.cells.items()],
-            "latest": {phase.value: astuple(evidence) for phase, evidence in self.latest.items()},
+            "cells": [(*cell, *evidence) for cell, evidence in self.cells.items()],
+            "latest": {phase.value: evidence for phase, evidence in self.latest.items()},
             "since": {phase.value: at_s for phase, at_s in self.since_s.items()},
             "limits": self.limits.known,
         }
@@ -152,10 +155,9 @@ class Refinement:
     @classmethod
     def restored(cls, document: Mapping[str, Any]) -> "Refinement":
         """What `document` gave. KeyError, TypeError or ValueError for anything else."""
-        names = [item.name for item in fields(Evidence)]
 
         def evidence(values: Sequence[float]) -> Evidence:
-            return Evidence(**dict(zip(names, map(float, values), strict=True)))
+            return Evidence._make(map(float, values))
 
         return cls(
             version=int(document["version"]),
@@ -201,12 +203,9 @@ class _Known(NamedTuple):
 
     @classmethod
     def of(cls, cells: Mapping[RefinementCell, Evidence], phase: Phase) -> "_Known":
-        rows = [
-            (each.weight, each.log_ratio, each.log_tokens / log(2.0), each.kv_usage)
-            for cell, each in cells.items()
-            if cell.phase is phase
-        ]
-        return cls(*np.array(rows).reshape(-1, 4).T)
+        rows = [evidence for cell, evidence in cells.items() if cell.phase is phase]
+        weight, _, log_ratio, _, log_tokens, kv_usage = np.array(rows).reshape(-1, len(Evidence._fields)).T
+        return cls(weight, log_ratio, log_tokens / log(2.0), kv_usage)
 
     @property
     def mean(self) -> float:
@@ -236,6 +235,66 @@ class _Known(NamedTuple):
         return near
 
 
+class Measured(NamedTuple):
+    """N reports of one phase beside the profile: tokens, KV usage, and ln(measured / profile), bounded."""
+
+    replicas: tuple[str, ...]
+    tokens: FloatArray
+    kv_usage: FloatArray
+    log_ratio: FloatArray
+
+    def where(self, chosen: Sequence[int]) -> "Measured":
+        """Those at these places."""
+        return Measured(tuple(self.replicas[at] for at in chosen), *(column[chosen] for column in self[1:]))
+
+    def within(self, expected: FloatArray) -> "Measured":
+        """With ratios that are no further than an outlier's from those expected, f8[N]."""
+        return self._replace(log_ratio=np.clip(self.log_ratio, expected - OUTLIER, expected + OUTLIER))
+
+    def beyond(self, expected: FloatArray) -> tuple[int, Sequence[float]]:
+        """How many these are, and the means of theirs where ratios are what is above those expected."""
+        figures = self._replace(log_ratio=self.log_ratio - expected).figures
+        return len(expected), figures.mean(axis=1).tolist()
+
+    @property
+    def figures(self) -> FloatArray:
+        """What `Evidence` keeps the means of, f8[4, N]."""
+        return np.array((self.log_ratio, self.log_ratio**2, np.log(self.tokens), self.kv_usage))
+
+    def cells(self) -> tuple[Sequence[tuple[int, int]], Sequence[int]]:
+        """Half octaves of tokens and tenths of the KV cache, in order, and the place among them of each."""
+        octaves = np.floor(CELLS_PER_OCTAVE * np.log2(self.tokens)).astype(np.int64)
+        tenths = np.minimum(CELLS_OF_KV - 1, np.floor(CELLS_OF_KV * self.kv_usage)).astype(np.int64)
+        each = list(zip(octaves.tolist(), tenths.tolist(), strict=True))
+        place = {cell: at for at, cell in enumerate(sorted(set(each)))}
+        return list(place), [place[cell] for cell in each]
+
+    def by_cell(self, phase: Phase) -> Iterator[tuple[RefinementCell, int, Sequence[float]]]:
+        """Each cell, how many of the reports are in it, and the means of theirs."""
+        cells, place = self.cells()
+        counts = np.bincount(place)
+        means = np.array([np.bincount(place, figure) for figure in self.figures]) / counts
+        for cell, count, mean in zip(cells, counts.tolist(), means.T.tolist(), strict=True):
+            yield RefinementCell(phase, *cell), count, mean
+
+
+Seen = Mapping[Phase, Measured]
+
+
+def measured(profile: Profile, reports: Iterable[LatencyReport]) -> Seen:
+    """Reports that can be used, by phase; `profile` is the base: as measured, with the engines' KV cache."""
+    listed = list(reports)
+    columns = np.array([report[1:4] for report in listed], np.float64).reshape(-1, 3)
+    usable = np.all(np.isfinite(columns) & (columns > 0.0), axis=1).tolist()
+    found = {}
+    for phase in Phase:
+        chosen = [at for at, report in enumerate(listed) if report.phase is phase and usable[at]]
+        if chosen:
+            replicas = tuple(listed[at].replica for at in chosen)
+            found[phase] = Measured(replicas, *_ratios(profile, phase, columns[chosen]))
+    return found
+
+
 def _ratios(profile: Profile, phase: Phase, columns: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Tokens, KV usage and bounded ln of measured over profiled latency of reports, f8[N, 3] → f8[N] each."""
     tokens, latency_s, batch = columns.T
@@ -248,93 +307,62 @@ def _ratios(profile: Profile, phase: Phase, columns: FloatArray) -> tuple[FloatA
     return tokens, kv_usage, bounded
 
 
-def learn(
-    refinement: Refinement, profile: Profile, reports: Iterable[LatencyReport], now_s: float
-) -> Refinement:
-    """With more reports at `now_s`; `profile` is the base: as measured, with the engines' KV cache."""
-    seen = list(reports)
-    columns, usable = report_columns(seen)
-    if not usable.any():
+def learn(refinement: Refinement, seen: Seen, now_s: float) -> Refinement:
+    """With more reports at `now_s`."""
+    if not seen:
         return refinement
-    learnt = replace(
-        refinement,
+    cells = {cell: evidence.aged(now_s, HALF_LIFE_S) for cell, evidence in refinement.cells.items()}
+    latest, since_s = dict(refinement.latest), dict(refinement.since_s)
+    for phase, reports in seen.items():
+        since_s.setdefault(phase, now_s)
+        known, held = _Known.of(cells, phase), reports
+        if known.weight.sum() >= FIRM:
+            expected = known.at(reports.tokens, reports.kv_usage)
+            held = reports.within(expected)
+            recent = latest.get(phase, Evidence()).aged(now_s, QUICK_S).with_seen(*held.beyond(expected))
+            if recent.shows_change:
+                own = ((cell, evidence) for cell, evidence in cells.items() if cell.phase is phase)
+                cells |= {cell: evidence.moved(recent.log_ratio) for cell, evidence in own}
+                recent, since_s[phase] = Evidence(), now_s
+            latest[phase] = recent
+        for cell, count, means in held.by_cell(phase):
+            # Taken out and put in again: the order of the dict is the order in which cells were last fed.
+            cells[cell] = cells.pop(cell, Evidence(at_s=now_s)).with_seen(count, means)
+    return Refinement(
         version=refinement.version + 1,
-        cells={cell: evidence.aged(now_s, HALF_LIFE_S) for cell, evidence in refinement.cells.items()},
+        cells=dict(list(cells.items())[-MOST_CELLS:]),
+        latest=latest,
+        since_s=since_s,
+        limits=refinement.limits,
     )
-    phases = np.array([report.phase is Phase.PREFILL for report in seen])
-    for phase in Phase:
-        chosen = usable & (phases == (phase is Phase.PREFILL))
-        if chosen.any():
-            learnt = _with_phase(learnt, profile, phase, columns[chosen], now_s)
-    newest = list(learnt.cells)[-MOST_CELLS:]
-    return replace(learnt, cells={cell: learnt.cells[cell] for cell in newest})
 
 
-def report_columns(reports: Sequence[LatencyReport]) -> tuple[FloatArray, NDArray[np.bool_]]:
-    """Tokens, latency and batch of each report, f8[N, 3], and those that can be used, bool[N]."""
-    columns = np.array([report[1:4] for report in reports], np.float64).reshape(-1, 3)
-    usable: NDArray[np.bool_] = np.all(np.isfinite(columns) & (columns > 0.0), axis=1)
-    return columns, usable
-
-
-def unexplained(refinement: Refinement, profile: Profile, phase: Phase, columns: FloatArray) -> FloatArray:
-    """ln(measured / corrected) of reports of one phase, f8[N]; `columns` f8[N, 3] as of `report_columns`."""
-    tokens, kv_usage, ratio = _ratios(profile, phase, columns)
+def unexplained(refinement: Refinement, phase: Phase, reports: Measured) -> FloatArray:
+    """ln(measured / corrected) of reports of one phase, f8[N]."""
     known = _Known.of(refinement.cells, phase)
-    less: FloatArray = ratio - known.trust * known.at(tokens, kv_usage)
+    less: FloatArray = reports.log_ratio - known.trust * known.at(reports.tokens, reports.kv_usage)
     return less
 
 
-def _with_phase(
-    learnt: Refinement, profile: Profile, phase: Phase, columns: FloatArray, now_s: float
-) -> Refinement:
-    """With reports of one phase, f8[N, 3]: tokens, latency, batch."""
-    tokens, kv_usage, ratio = _ratios(profile, phase, columns)
-    known = _Known.of(learnt.cells, phase)
-    cells, latest, since_s = dict(learnt.cells), dict(learnt.latest), dict(learnt.since_s)
-    since_s.setdefault(phase, now_s)
-    if known.weight.sum() >= FIRM:
-        expected = known.at(tokens, kv_usage)
-        ratio = np.clip(ratio, expected - OUTLIER, expected + OUTLIER)
-        recent = latest.get(phase, Evidence()).aged(now_s, QUICK_S)
-        recent = recent.with_seen(ratio - expected, np.log(tokens), kv_usage)
-        if recent.weight >= LEAST_LATEST and abs(recent.log_ratio) > max(CHANGED, SURE * recent.error):
-            for cell in [cell for cell in cells if cell.phase is phase]:
-                moved_to = cells[cell].log_ratio + recent.log_ratio
-                cells[cell] = replace(
-                    cells[cell], log_ratio=moved_to, square=moved_to**2, weight=min(1.0, cells[cell].weight)
-                )
-            recent, since_s[phase] = Evidence(), now_s
-        latest[phase] = recent
-    for cell, here in _cells(phase, tokens, kv_usage):
-        # Taken out and put in again: the order of the dict is the order in which cells were last fed.
-        evidence = cells.pop(cell, Evidence(at_s=now_s))
-        cells[cell] = evidence.with_seen(ratio[here], np.log(tokens[here]), kv_usage[here])
-    return replace(learnt, cells=cells, latest=latest, since_s=since_s)
+class Corrections(NamedTuple):
+    """ln of the corrections at a profile's samples, prefill f8[N] and decode f8[M], and known limits."""
+
+    prefill: FloatArray
+    decode: FloatArray
+    limits: Mapping[str, float]
 
 
-def _cells(
-    phase: Phase, tokens: FloatArray, kv_usage: FloatArray
-) -> Iterator[tuple[RefinementCell, NDArray[np.bool_]]]:
-    """The cells of reports, half an octave of tokens and a tenth of the KV cache, with theirs, bool[N]."""
-    octaves = np.floor(CELLS_PER_OCTAVE * np.log2(tokens))
-    tenths = np.minimum(CELLS_OF_KV - 1, np.floor(CELLS_OF_KV * kv_usage))
-    for octave, tenth in sorted(set(zip(octaves.tolist(), tenths.tolist(), strict=True))):
-        yield RefinementCell(phase, int(octave), int(tenth)), (octaves == octave) & (tenths == tenth)
-
-
-def moved(profile: Profile, before: Refinement, after: Refinement, by: float = MATERIAL) -> bool:
-    """True if the surfaces of `profile` differ by more than `by`, a fraction, between the two, or limits."""
-    if before.limits.known != after.limits.known:
-        return True
-    then, now = _logarithms(profile, before), _logarithms(profile, after)
-    return any(float(np.abs(new - old).max()) > log(1.0 + by) for old, new in zip(then, now, strict=True))
-
-
-def _logarithms(profile: Profile, refinement: Refinement) -> tuple[FloatArray, FloatArray]:
-    """ln of the corrections at the samples of prefill and of decode."""
+def corrections(profile: Profile, refinement: Refinement) -> Corrections:
+    """What `refinement` makes of the base `profile`."""
     prefill, decode = (known.trust * known.at(*places) for known, *places in _samples(profile, refinement))
-    return prefill, decode
+    return Corrections(prefill, decode, refinement.limits.known)
+
+
+def moved(before: Corrections, after: Corrections, by: float = MATERIAL) -> bool:
+    """True if the surfaces of a profile differ by more than `by`, a fraction, between the two, or limits."""
+    return before.limits != after.limits or any(
+        float(np.abs(new - old).max()) > log(1.0 + by) for old, new in zip(before[:2], after[:2], strict=True)
+    )
 
 
 def _samples(profile: Profile, refinement: Refinement) -> Iterator[tuple[_Known, FloatArray, FloatArray]]:
@@ -356,7 +384,7 @@ def refined(profile: Profile, refinement: Refinement) -> Profile:
     if not refinement.cells and not refinement.limits.known:
         return profile
     largest = refinement.limits.batch or profile.decode.largest_batch
-    prefill, decode = (np.exp(each) for each in _logarithms(profile, refinement))
+    prefill, decode = (np.exp(each) for each in corrections(profile, refinement)[:2])
     summary = refinement.summary()
     if "guessed" in profile.meta:
         summary["seen"] = refinement.seen(log(profile.meta["guessed"]["within"]))
@@ -385,17 +413,13 @@ def gathered(profile: Profile, reports: Sequence[LatencyReport]) -> Refinement:
     For reports that were sought where little is known: there `learn` would take an unknown shape for a
     change of the engines. At least one report must be finite and positive, or nothing is known.
     """
-    cells, version = dict[RefinementCell, Evidence](), 0
-    for phase in Phase:
-        columns, usable = report_columns([each for each in reports if each.phase is phase])
-        columns = columns[usable]
-        if not len(columns):
-            continue
-        tokens, kv_usage, ratio = _ratios(profile, phase, columns)
-        for cell, here in _cells(phase, tokens, kv_usage):
-            middle = np.full(int(here.sum()), np.median(ratio[here]))
-            cells[cell] = Evidence().with_seen(middle, np.log(tokens[here]), kv_usage[here])
-        version += len(columns)
+    cells, seen = dict[RefinementCell, Evidence](), measured(profile, reports)
+    for phase, each in seen.items():
+        places = np.array(each.cells()[1])
+        middle = np.array([np.median(each.log_ratio[places == place]) for place in range(places.max() + 1)])
+        of_cells = each._replace(log_ratio=middle[places]).by_cell(phase)
+        cells |= {cell: Evidence().with_seen(count, means) for cell, count, means in of_cells}
+    version = sum(len(each.replicas) for each in seen.values())
     return Refinement(version=version, cells=cells)
 
 

@@ -24,7 +24,7 @@ A batch of n with mean context c takes about a + b n (`batch_line`). In mixed re
 shared by the iterations of its own output, adds W / output to b.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, isnan, log, nan
 from typing import NamedTuple
@@ -33,7 +33,7 @@ import numpy as np
 
 from headway.config import HeadwayConfig, Role
 from headway.engine.observed_latency import LatencyReport, Phase
-from headway.engine.refinement import MOST_RATIO, Refinement, report_columns, unexplained
+from headway.engine.refinement import MOST_RATIO, Refinement, Seen, measured, unexplained
 from headway.engine.surfaces import prompt_work_s
 from interp import Profile
 from interp.arrays import FloatArray
@@ -107,31 +107,34 @@ class ReplicaSpeeds:
     def with_reports(
         self,
         refinement: Refinement,
-        profile: Profile,
-        reports: Iterable[LatencyReport],
+        seen: Seen,
         now_s: float,
         present: Collection[str] | None = None,
     ) -> "ReplicaSpeeds":
-        """After more reports at `now_s`, held against `profile` as `refinement` corrects it.
+        """After more reports at `now_s`, held against their profile as `refinement` corrects it.
 
         Of replicas that are not `present` nothing is kept; None keeps all.
         """
-        seen = [report for report in reports if report.replica]
-        columns, usable = report_columns(seen)
         observed: dict[Phase, Mapping[str, Observed]] = {}
         for phase in Phase:
-            chosen = [at for at, report in enumerate(seen) if report.phase is phase and usable[at]]
             known = _present(self.observed.get(phase, {}), present)
-            if chosen:
-                e = unexplained(refinement, profile, phase, columns[chosen])
-                known = _with_seen(known, [seen[at].replica for at in chosen], e, now_s)
+            if (reports := seen.get(phase)) is not None:
+                e = unexplained(refinement, phase, reports)
+                known = _with_seen(known, reports.replicas, e, now_s)
             observed[phase] = known
         apart = {phase: _apart(observed[phase], self.apart.get(phase, {}), now_s) for phase in Phase}
         return ReplicaSpeeds(observed=observed, apart=apart)
 
-    def typical_reports(self, reports: Iterable[LatencyReport]) -> Sequence[LatencyReport]:
+    def typical_reports(self, seen: Seen) -> Seen:
         """Those of replicas that do not differ in that phase."""
-        return [each for each in reports if each.replica not in self.apart.get(each.phase, {})]
+        if not self.differ:
+            return seen
+        typical = {}
+        for phase, reports in seen.items():
+            apart = self.apart.get(phase, {})
+            if chosen := [at for at, replica in enumerate(reports.replicas) if replica not in apart]:
+                typical[phase] = reports.where(chosen)
+        return typical
 
 
 def _present(known: Mapping[str, Observed], present: Collection[str] | None) -> Mapping[str, Observed]:
@@ -145,6 +148,8 @@ def _with_seen(
 ) -> Mapping[str, Observed]:
     observed = dict(known)
     for replica, each in zip(replicas, e.tolist(), strict=True):
+        if not replica:
+            continue
         # Taken out and put in again: the order of the dict is the order in which replicas were last heard of.
         before = observed.pop(replica, Observed(0.0, now_s, 0.0, 0.0)).aged(now_s)
         observed[replica] = before.with_one(each)
@@ -161,10 +166,12 @@ def _apart(
     peers = {replica: each for replica, each in aged.items() if each.weight >= LEAST}
     if len(peers) < 2:
         return {}
-    weight, _, mean, square = np.array(list(peers.values())).T
-    distance = mean - np.sort(mean)[(len(mean) - 1) // 2]
-    if float(np.abs(distance).max()) <= log(APART):
+    ranked = sorted(each.mean for each in peers.values())
+    typical = ranked[(len(ranked) - 1) // 2]
+    if max(ranked[-1] - typical, typical - ranked[0]) <= log(APART):
         return {}
+    weight, _, mean, square = np.array(list(peers.values())).T
+    distance = mean - typical
     variance = np.maximum(0.0, square - mean**2)
     error = np.sqrt(np.maximum(variance, weight @ variance / weight.sum()) / weight)
     found: dict[str, Apart] = {}
@@ -272,7 +279,7 @@ class ReplicaWatch:
         replica: str,
         known: tuple[Refinement, Profile],
         now_s: float,
-    ) -> Sequence[LatencyReport]:
+    ) -> Seen:
         """Take the reports of one replica, or of several with their names in them, "" for unknown ones.
 
         Returned are those that say something of all engines.
@@ -282,8 +289,10 @@ class ReplicaWatch:
         self._heard_s = {
             name: heard_s for name, heard_s in self._heard_s.items() if now_s - heard_s <= self._gone_s
         }
-        self._speeds = self._speeds.with_reports(*known, named, now_s, self._heard_s)
-        return self._speeds.typical_reports(named)
+        refinement, profile = known
+        seen = measured(profile, named)
+        self._speeds = self._speeds.with_reports(refinement, seen, now_s, self._heard_s)
+        return self._speeds.typical_reports(seen)
 
     def differing(self) -> DifferingReplicas:
         """The replicas that differ, by role; roles without any are left out."""

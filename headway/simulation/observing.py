@@ -29,9 +29,12 @@ from headway.engine.observed_limits import with_kv_tokens
 from headway.engine.observed_metrics import EngineLoad, EngineReadings, EngineTotals, engine_reports
 from headway.engine.refinement import (
     URGENT,
+    Corrections,
     Refinement,
+    corrections,
     difference,
     learn,
+    measured,
     moved,
     refined,
     with_limits,
@@ -190,7 +193,8 @@ class PerformanceLearner:
         self._measured = self._base = profile
         self._make = make
         self._lengths: Lengths | None = None
-        self._served = self._routed = self.refinement = Refinement()
+        self._served = self.refinement = Refinement()
+        self._served_by = self._routed = self._corrections
         self.speeds = ReplicaSpeeds()
         self.every_s = scrape_s or REPORT_S
         self._scraped = EngineReadings() if scrape_s else None
@@ -198,13 +202,13 @@ class PerformanceLearner:
 
     def learn(self, fleet: Fleet, now_s: float) -> None:
         """Take what the engines report or have shown, and let our routing know of replicas that differ."""
-        before, known = self.speeds, (self.refinement, self._base)
-        seen = list(reports(fleet)) if self._scraped is None else self._shown
+        before = self.speeds
+        seen = measured(self._base, reports(fleet) if self._scraped is None else self._shown)
         if self._scraped is not None:
             self._scraped.add(engine_totals(fleet), now_s, engine_loads(fleet))
             self._shown = []
-        self.speeds = before.with_reports(*known, seen, now_s, fleet.serials())
-        self.refinement = learn(*known, self.speeds.typical_reports(seen), now_s)
+        self.speeds = before.with_reports(self.refinement, seen, now_s, fleet.serials())
+        self.refinement = learn(self.refinement, self.speeds.typical_reports(seen), now_s)
         if self._scraped is None and (before.differ or self.speeds.differ):
             fleet.know_speeds(self.speeds, self._idle_requests(fleet))
 
@@ -238,7 +242,11 @@ class PerformanceLearner:
     @property
     def urgent(self) -> bool:
         """True if surfaces have moved so far that the next decision should not wait for its time."""
-        return moved(self._base, self._served, self.refinement, URGENT)
+        return moved(self._served_by, self._corrections, URGENT)
+
+    @property
+    def _corrections(self) -> Corrections:
+        return corrections(self._base, self.refinement)
 
     def notes(self) -> Iterator[str]:
         """By phase, how engines differ in the end from their profile, as the plan saw it."""
@@ -248,16 +256,16 @@ class PerformanceLearner:
 
     def routed(self) -> Profile | None:
         """The surfaces for our router, where they have moved from those that it goes by."""
-        if self._scraped is not None or not moved(self._base, self._routed, self.refinement):
+        if self._scraped is not None or not moved(self._routed, now := self._corrections):
             return None
-        self._routed = self.refinement
-        return self._profile(self._routed)
+        self._routed = now
+        return self._profile(self.refinement)
 
     def policy(self) -> Policy | None:
         """The policy for surfaces that have moved; None while they have not."""
-        if not moved(self._base, self._served, self.refinement):
+        if not moved(self._served_by, now := self._corrections):
             return None
-        self._served = self.refinement
+        self._served, self._served_by = self.refinement, now
         return self._make(self._profile(self._served))
 
 

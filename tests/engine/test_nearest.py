@@ -5,7 +5,7 @@ import pytest
 from headway.config import HeadwayConfig, load_config
 from headway.engine.nearest import Model, Told, gpu_of, guess_text, model_of, nearest_profile
 from headway.engine.observed_latency import LatencyReport, Phase
-from headway.engine.refinement import Refinement, learn, refined
+from headway.engine.refinement import Refinement, learn, measured, refined
 from headway.engine.rules import engine_profile
 from interp import Profile, load_profile
 
@@ -114,5 +114,5 @@ def test_what_was_learnt_and_where_is_said() -> None:
     reports = [
         LatencyReport(Phase.PREFILL, tokens, expected_s) for tokens in (200.0, 1000.0) for _ in range(20)
     ]
-    text = guess_text(refined(profile, learn(Refinement(), profile, reports, 0.0)).meta)
+    text = guess_text(refined(profile, learn(Refinement(), measured(profile, reports), 0.0)).meta)
     assert "prefill learnt within 11 % for 200 to 1,000 tokens, decode is a guess" in text

@@ -9,7 +9,7 @@ import pytest
 from headway.engine import EngineRules
 from headway.engine.observed_limits import LEAST_FULL, EngineLimits, with_kv_tokens
 from headway.engine.observed_metrics import EngineLoad, EngineReading, EngineReadings, EngineTotals
-from headway.engine.refinement import Refinement, moved, refined
+from headway.engine.refinement import Refinement, corrections, moved, refined
 from headway.planning.types import Role
 from headway.simulation.observing import engine_loads, engine_totals
 from headway.simulation.simulate import SimulationRun, Watchers
@@ -117,4 +117,4 @@ def test_a_limit_is_in_the_profile_that_is_served() -> None:
     served = refined(PROFILE, known)
     assert served.decode.largest_batch == 24.0
     assert served.meta["refined"]["limits"] == {"kv_tokens": 80_000.0, "batch": 24}
-    assert moved(PROFILE, Refinement(), known)
+    assert moved(corrections(PROFILE, Refinement()), corrections(PROFILE, known))

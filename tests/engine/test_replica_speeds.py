@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headway.config import Role, resolve_profile
 from headway.engine.observed_latency import LatencyReport, Phase
-from headway.engine.refinement import Refinement, learn
+from headway.engine.refinement import Refinement, learn, measured
 from headway.engine.replica_speeds import HALF_LIFE_S, Lengths, ReplicaSpeeds, batch_line
 from headway.routing.shared_rules import felt_load
 from interp import load_profile
@@ -37,7 +37,7 @@ def fleet(count: int, slowness: Slowness, rounds: int, before: ReplicaSpeeds | N
     speeds = before or ReplicaSpeeds()
     for number in range(rounds):
         seen = [itl(str(replica), slowness(str(replica), number)) for replica in range(count)]
-        speeds = speeds.with_reports(Refinement(), PROFILE, seen, number * EVERY_S)
+        speeds = speeds.with_reports(Refinement(), measured(PROFILE, seen), number * EVERY_S)
     return speeds
 
 
@@ -97,7 +97,7 @@ def test_without_reports_it_is_forgotten_in_the_end():
     others = [itl(str(replica), 1.0) for replica in range(1, 5)]
 
     def later(seconds: float) -> ReplicaSpeeds:
-        return known.with_reports(Refinement(), PROFILE, others, 60.0 + seconds)
+        return known.with_reports(Refinement(), measured(PROFILE, others), 60.0 + seconds)
 
     assert slow(later(0.5 * HALF_LIFE_S))["0"] > 1.8
     assert not later(4.0 * HALF_LIFE_S).differ
@@ -105,7 +105,7 @@ def test_without_reports_it_is_forgotten_in_the_end():
 
 def test_replicas_that_are_gone_are_no_peers():
     known = fleet(5, lambda replica, _: 2.0 if replica == "0" else 1.0, 12)
-    left = known.with_reports(Refinement(), PROFILE, [], 60.0, present=frozenset("1234"))
+    left = known.with_reports(Refinement(), measured(PROFILE, []), 60.0, present=frozenset("1234"))
     assert not left.differ
     assert set(left.observed[Phase.DECODE]) == set("1234")
 
@@ -114,8 +114,8 @@ def test_reports_of_slow_replicas_do_not_move_the_surfaces():
     speeds, refinement = ReplicaSpeeds(), Refinement()
     for number in range(60):
         seen = [itl(str(replica), 3.0 if replica == 0 else 1.0) for replica in range(4)]
-        speeds = speeds.with_reports(refinement, PROFILE, seen, number * EVERY_S)
-        refinement = learn(refinement, PROFILE, speeds.typical_reports(seen), number * EVERY_S)
+        speeds = speeds.with_reports(refinement, measured(PROFILE, seen), number * EVERY_S)
+        refinement = learn(refinement, speeds.typical_reports(measured(PROFILE, seen)), number * EVERY_S)
     assert refinement.factor(Phase.DECODE) == pytest.approx(1.0, abs=0.03)
     assert slow(speeds) == {"0": pytest.approx(3.0, rel=0.1)}
 
@@ -125,14 +125,14 @@ def test_the_slower_phase_of_a_mixed_replica_counts():
     for number in range(6):
         seen = [itl(name, 1.5 if name == "a" else 1.0) for name in "abcd"]
         seen += [prompt(name, 3.0 if name == "a" else 1.0) for name in "abcd"]
-        speeds = speeds.with_reports(Refinement(), PROFILE, seen, number * EVERY_S)
+        speeds = speeds.with_reports(Refinement(), measured(PROFILE, seen), number * EVERY_S)
     assert slow(speeds, Role.MIXED) == {"a": pytest.approx(3.0, rel=0.1)}
     assert slow(speeds) == {"a": pytest.approx(1.5, rel=0.1)}
 
 
 def test_reports_without_a_name_or_without_sense_are_left_out():
     seen = [itl("", 2.0), itl("a", 1.0)._replace(latency_s=-1.0), itl("b", 1.0)._replace(tokens=inf)]
-    speeds = ReplicaSpeeds().with_reports(Refinement(), PROFILE, seen, 0.0)
+    speeds = ReplicaSpeeds().with_reports(Refinement(), measured(PROFILE, seen), 0.0)
     assert not any(speeds.observed.values())
 
 

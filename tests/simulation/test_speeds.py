@@ -6,7 +6,7 @@ import pytest
 from headway.engine import EngineRules
 from headway.engine.kernel.layout import Routing
 from headway.engine.observed_latency import Phase
-from headway.engine.refinement import Refinement, learn
+from headway.engine.refinement import Refinement, learn, measured
 from headway.engine.rules import EngineSpeeds
 from headway.planning.types import Role
 from headway.simulation.observing import PerformanceLearner, reports
@@ -116,7 +116,7 @@ def test_what_engines_report_says_how_fast_they_are(fleet, rules, speed):
     driven = SimulationRun(setting, trace, Schedule([fleet], interval_s=2.0), None, Watchers())
     learnt = Refinement()
     while (observation := driven.advance()) is not None:
-        learnt = learn(learnt, profile, reports(driven.fleet), observation.now_s)
+        learnt = learn(learnt, measured(profile, reports(driven.fleet)), observation.now_s)
         driven.act(observation, driven.policy.plan(observation, 0))
     for phase in Phase:
         assert learnt.factor(phase) == pytest.approx(1.0 / speed, rel=0.03)
