@@ -247,15 +247,6 @@ class Measured(NamedTuple):
         """Those at these places."""
         return Measured(tuple(self.replicas[at] for at in chosen), *(column[chosen] for column in self[1:]))
 
-    def within(self, expected: FloatArray) -> "Measured":
-        """With ratios that are no further than an outlier's from those expected, f8[N]."""
-        return self._replace(log_ratio=np.clip(self.log_ratio, expected - OUTLIER, expected + OUTLIER))
-
-    def beyond(self, expected: FloatArray) -> tuple[int, Sequence[float]]:
-        """How many these are, and the means of theirs where ratios are what is above those expected."""
-        figures = self._replace(log_ratio=self.log_ratio - expected).figures
-        return len(expected), figures.mean(axis=1).tolist()
-
     @property
     def figures(self) -> FloatArray:
         """What `Evidence` keeps the means of, f8[4, N]."""
@@ -318,8 +309,10 @@ def learn(refinement: Refinement, seen: Seen, now_s: float) -> Refinement:
         known, held = _Known.of(cells, phase), reports
         if known.weight.sum() >= FIRM:
             expected = known.at(reports.tokens, reports.kv_usage)
-            held = reports.within(expected)
-            recent = latest.get(phase, Evidence()).aged(now_s, QUICK_S).with_seen(*held.beyond(expected))
+            ratio = np.clip(reports.log_ratio, expected - OUTLIER, expected + OUTLIER)
+            held, above = reports._replace(log_ratio=ratio), reports._replace(log_ratio=ratio - expected)
+            recent = latest.get(phase, Evidence()).aged(now_s, QUICK_S)
+            recent = recent.with_seen(len(ratio), above.figures.mean(axis=1).tolist())
             if recent.shows_change:
                 own = ((cell, evidence) for cell, evidence in cells.items() if cell.phase is phase)
                 cells |= {cell: evidence.moved(recent.log_ratio) for cell, evidence in own}

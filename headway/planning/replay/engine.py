@@ -284,8 +284,9 @@ def busy_iteration_s(engine: ReplayEngine, requests: Requests) -> float:
 def full_batch(engine: ReplayEngine, requests: Requests) -> tuple[float, float]:
     """The largest batch of this mix, at least 1, and its mean context in tokens; of one request or more."""
     inputs, outputs = requests.input_tokens, requests.output_tokens
-    need = float(np.average(inputs + outputs, weights=outputs))
-    context = float(np.average(inputs + outputs / 2.0, weights=outputs))
+    total = outputs.sum()
+    need = float(((inputs + outputs) * outputs).sum() / total)
+    context = float(((inputs + outputs / 2.0) * outputs).sum() / total)
     return max(1.0, min(float(engine.max_batch_size), engine.kv_capacity_tokens / need)), context
 
 
@@ -315,11 +316,11 @@ def under_way(engine: ReplayEngine, requests: Requests, since_s: float) -> tuple
 
     Their inputs are the tokens that they have, all computed; those that would have ended are left out.
     """
-    whole = requests.arrival_s > since_s
-    if whole.all():
-        return requests, whole
-    decoding_s = np.maximum(0.0, since_s - requests.arrival_s - prompt_s(engine, requests))
-    produced = np.where(whole, 0.0, decoding_s // busy_iteration_s(engine, requests))
+    begun, produced = requests.where(requests.arrival_s <= since_s), np.zeros(len(requests.arrival_s))
+    if not len(begun.arrival_s):
+        return requests, produced == 0.0
+    decoding_s = np.maximum(0.0, since_s - begun.arrival_s - prompt_s(engine, begun))
+    produced[: len(begun.arrival_s)] = decoding_s // busy_iteration_s(engine, requests)
     left = produced < requests.output_tokens
     found = requests._replace(
         arrival_s=np.maximum(requests.arrival_s, since_s),

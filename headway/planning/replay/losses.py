@@ -67,21 +67,22 @@ def prefill_losses(
         return LossCurve(0, np.zeros(1, np.int64))
     waits = _chunked_waits if engine.chunk_tokens else _whole_waits
     ttft_s, prompts_s = targets(engine, requests).ttft_s, prompt_s(engine, requests)
-    moved_s = transfer_s(engine, requests)
-    first_s = FIRST_TOKEN * busy_iteration_s(engine, requests)
+    own = requests.where(judged)
+    other_s = transfer_s(engine, own) + FIRST_TOKEN * busy_iteration_s(engine, requests)
+    promised_s = targets(engine, own).ttft_s * TOLERANCE
 
     def lose(replicas: int) -> BoolArray:
         there = requests.on(replicas)
         alone_s = prompts_s if there is requests else prompt_s(engine, there)
-        patience_s = np.maximum(0.0, ttft_s * TOLERANCE - (alone_s + moved_s + first_s))
-        late = waits(engine, there, alone_s, replicas) > patience_s
+        patience_s = np.maximum(0.0, promised_s - (alone_s[judged] + other_s))
+        late = waits(engine, there, alone_s, replicas)[judged] > patience_s
         if there is not requests:
-            late |= ~attainable(engine, there)
-        return late & judged
+            late |= ~attainable(engine, there.where(judged))
+        return late
 
-    work_s = prefill_seconds(engine, requests)
+    work_s = prefill_seconds(engine, requests) if engine.chunk_tokens else prompts_s
     least = _least(requests, work_s, _longest(ttft_s) + float(np.average(work_s, weights=work_s)))
-    return _searched(lose, judged, requests.slo_class, least, guess)
+    return _searched(lose, own, least, guess)
 
 
 def decode_losses(
@@ -106,8 +107,9 @@ def _decoding_losses(
         return LossCurve(0, np.zeros(1, np.int64))
     requests, left = under_way(engine, requests, since_s)
     judged = judged[left]
-    coming, source, arrival_s = _continued(engine, requests, judged, since_s, mixed=mixed)
-    promised = targets(engine, requests.where(source))
+    coming, source = _continued(engine, requests, judged, since_s, mixed=mixed)
+    own = requests.where(source[coming.judged])
+    promised = targets(engine, own)
 
     def lose(replicas: int) -> BoolArray:
         there = requests.on(replicas) if mixed else requests
@@ -116,14 +118,12 @@ def _decoding_losses(
             found = coming._replace(computed_tokens=_computed(there, since_s)[source])
         state = make_state(engine, found, replicas)
         replay(state, mixed)
-        return _missed(promised, state, arrival_s) & coming.judged
+        return _missed(promised, state, own.arrival_s)
 
     work_s = (mixed_seconds if mixed else decode_seconds)(engine, requests)
-    decode_s = busy_iteration_s(engine, requests) * requests.output_tokens
-    patience_s = _longest(promised.ttft_s) + float(np.average(decode_s, weights=work_s))
-    least = _least(requests, work_s, patience_s)
-    classes = None if requests.slo_class is None else requests.slo_class[source]
-    return _searched(lose, coming.judged, classes, least, guess)
+    decode_s = float(np.average(busy_iteration_s(engine, requests) * requests.output_tokens, weights=work_s))
+    least = _least(requests, work_s, _longest(targets(engine, requests).ttft_s) + decode_s)
+    return _searched(lose, own, least, guess)
 
 
 def _longest(ttft_s: FloatArray | float) -> float:
@@ -133,24 +133,18 @@ def _longest(ttft_s: FloatArray | float) -> float:
     )
 
 
-def _searched(
-    lose: Callable[[int], BoolArray], judged: BoolArray, slo_class: FloatArray | None, least: int, guess: int
-) -> LossCurve:
-    """The curve of the judged ones that `lose(n)` names, and where they have classes of each."""
-    if slo_class is None:
-        return loss_curve(
-            lambda replicas: int(np.count_nonzero(lose(replicas))),
-            int(np.count_nonzero(judged)),
-            least,
-            guess,
-        )
-    classes = slo_class.astype(np.int64)
+def _searched(lose: Callable[[int], BoolArray], judged: Requests, least: int, guess: int) -> LossCurve:
+    """The curve of the judged ones of which `lose(n)` says which are, and where they have classes of each."""
+    if judged.slo_class is None:
+        count = len(judged.arrival_s)
+        return loss_curve(lambda replicas: int(np.count_nonzero(lose(replicas))), count, least, guess)
+    classes = judged.slo_class.astype(np.int64)
     count = int(classes.max()) + 1
 
     def lose_of_each(replicas: int) -> IntArray:
         return np.bincount(classes[lose(replicas)], minlength=count)
 
-    return class_curves(lose_of_each, np.bincount(classes[judged], minlength=count), least, guess)
+    return class_curves(lose_of_each, np.bincount(classes, minlength=count), least, guess)
 
 
 def _computed(requests: Requests, since_s: float) -> FloatArray:
@@ -160,12 +154,13 @@ def _computed(requests: Requests, since_s: float) -> FloatArray:
 
 
 def _missed(promised: Targets, state: ReplayState, arrival_s: FloatArray) -> BoolArray:
-    """Which requests missed an SLO, by the times in `state`; all that have not ended did."""
-    decoded = np.maximum(state.output_tokens - 1.0, 1.0)
-    ended = np.isfinite(state.finish_s)
-    tpot_s = np.where(ended, state.finish_s, 0.0) - np.where(ended, state.first_s, 0.0)
-    late = state.first_s - arrival_s > promised.ttft_s * TOLERANCE
-    slow = (tpot_s > promised.itl_s * TOLERANCE * decoded) & (state.output_tokens > 1.0)
+    """Which judged ones missed an SLO, by the times in `state`; all that have not ended did."""
+    columns = (state.output_tokens, state.first_s, state.finish_s)
+    output_tokens, first_s, finish_s = (column[state.judged] for column in columns)
+    decoded, ended = np.maximum(output_tokens - 1.0, 1.0), np.isfinite(finish_s)
+    tpot_s = np.where(ended, finish_s, 0.0) - np.where(ended, first_s, 0.0)
+    late = first_s - arrival_s > promised.ttft_s * TOLERANCE
+    slow = (tpot_s > promised.itl_s * TOLERANCE * decoded) & (output_tokens > 1.0)
     missed: BoolArray = late | slow | ~ended
     return missed
 
@@ -175,15 +170,16 @@ def _taken(
 ) -> tuple[Requests, BoolArray]:
     """The requests that take part, and which of them are judged."""
     inside = fits(engine, requests)
-    judged = np.arange(len(inside)) >= judged_from
-    requests, judged = requests.where(inside), judged[inside]
-    return requests, judged & attainable(engine, requests, mixed=mixed) if len(judged) else judged
+    first, requests = int(np.count_nonzero(inside[:judged_from])), requests.where(inside)
+    judged = np.zeros(len(requests.arrival_s), np.bool_)
+    judged[first:] = attainable(engine, requests.where(slice(first, None)), mixed=mixed)
+    return requests, judged
 
 
 def _continued(
     engine: ReplayEngine, requests: Requests, judged: BoolArray, since_s: float, *, mixed: bool
-) -> tuple[PoolArrivals, IntArray, FloatArray]:
-    """What comes to the pool, which request each is, and when it arrived: all, then the latest again."""
+) -> tuple[PoolArrivals, IntArray]:
+    """What comes to the pool, and which request each is: all, then the latest again."""
     count, first = len(judged), int(np.argmax(judged))
     found = requests.arrival_s <= since_s
     ready_s = requests.arrival_s
@@ -205,7 +201,7 @@ def _continued(
         output_tokens=np.maximum(1.0, np.rint(requests.output_tokens[source])),
         judged=judged[source] & own,
     )
-    return coming, source, requests.arrival_s[source] + delay_s
+    return coming, source
 
 
 def _repeats(arrival_s: FloatArray, first: int) -> tuple[FloatArray, FloatArray]:
