@@ -18,7 +18,7 @@ BENCHMARKS: Mapping[str, str] = {
     "policies": "planner policies at equal attainment over a grid of deployments (hours; --quick: one)",
     "decisions": "CPU time of a decision of headway, by past and deployments (minutes)",
     "mismatch": "plans for engines of other speeds than profiled, corrected and not (an hour; --quick: less)",
-    "bursts": "what bursts cost beside the best fixed fleet (--seeds, else 3; minutes)",
+    "bursts": "headway on kinds of load, beside the best fixed fleet (minutes; --ablation: hours)",
     "advice": "savings that a dry run forecasts against those really made (an hour; --quick: minutes)",
     "advice_live": "the same on a live fleet of simulated engines (8 minutes, two Rays)",
     "routing": "cost of a routing decision and of a request's events",
@@ -32,7 +32,7 @@ BENCHMARKS: Mapping[str, str] = {
 OPTIONS: Mapping[str, Sequence[str]] = {
     "policies": ("cells", "quick", "output", "workers", "report"),
     "mismatch": ("cells", "quick", "output", "workers", "scrape", "unprofiled"),
-    "bursts": ("only", "seeds", "workers"),
+    "bursts": ("only", "seeds", "workers", "without", "ablation"),
     "advice": ("cells", "quick", "output", "workers"),
     "advice_live": (),
     "routing": ("only",),
@@ -117,6 +117,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     routings.add_argument("--json", metavar="FILE", type=pathlib.Path, help="write the rows")
     routings.add_argument("--before", metavar="FILE", type=pathlib.Path, help="rows of an earlier --json")
     routings.add_argument("--plot", metavar="FILE", type=pathlib.Path, help="draw goodput over load instead")
+    bursts = parser.add_argument_group("bursts")
+    bursts.add_argument("--without", metavar="RULE", help="headway lacks it, as peak")
+    bursts.add_argument(
+        "--ablation", metavar="RULES", nargs="?", const="all", help="headway without each, beside itself"
+    )
     size = parser.add_argument_group("size")
     size.add_argument("--root", metavar="DIR", type=pathlib.Path, help="another checkout than this one")
     size.add_argument("--journeys", action="store_true", help="also run its live system and trace it")
