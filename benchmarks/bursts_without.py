@@ -70,6 +70,7 @@ RULES: Mapping[str, tuple[Any, str, Any]] = {
         "foreseen",
         property(lambda past: np.where(past.sudden, past.near, past.said[:, past.heard])),
     ),
+    "own-burst": (backtest, "_burst_ends", lambda work: np.zeros(len(work), np.int64)),
     "peak-held-cost": (backtest, "_seen_part", _peak_as_others),
     "half-life": (_Past, "of", lambda history, said, lead, _: _of(history, said, lead, inf)),
     "mature": (backtest, "MATURE", 0),
