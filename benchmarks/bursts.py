@@ -202,6 +202,8 @@ def main(
     rules = list(RULES) if ablation == "all" else ablation.split(",") if ablation else [without]
     if strangers := [rule for rule in rules if rule not in {"", *RULES}]:
         raise CliError(f"unknown rule {strangers[0]!r}; known: {', '.join(RULES)}")
+    if not _cells([*LOADS, "storm"], {**DEPLOYMENTS, **STORMY}, only, seeds):
+        raise CliError(f"no load and deployment has {only!r} in its name")
     with Pool(workers) as pool:
         lines = _ablation(pool, only, seeds, rules) if ablation else _tables(pool, only, seeds, without)
         for line in lines:
