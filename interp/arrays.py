@@ -53,21 +53,18 @@ def query(**arguments: RealOrArray) -> Query:
     if all(isinstance(value, float | int) for value in arguments.values()):
         return _scalar_query(arguments)
     arrays = {name: _numeric(name, value) for name, value in arguments.items()}
-    shape, *others = {array.shape for array in arrays.values()}
     try:
-        shape = np.broadcast_shapes(shape, *others) if others else shape
+        shape = np.broadcast_shapes(*(array.shape for array in arrays.values()))
     except ValueError as error:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
         raise InterpError(f"{shapes}: these shapes do not broadcast") from error
     for name, array in arrays.items():
         if name.endswith("_tokens"):
-            least, most = (
-                reduce(array, axis=None, initial=1.0) for reduce in (np.fmin.reduce, np.fmax.reduce)
-            )
-            if least <= 0 or most == np.inf:
-                refused = array[(array <= 0) | (array == np.inf)]
-                raise InterpError(f"{name}: must be positive and finite, got {refused.flat[0]:g}")
-    whole = np.broadcast_arrays(*arrays.values()) if others else arrays.values()
+            refused = (array <= 0) | (array == np.inf)
+            if refused.any():
+                raise InterpError(f"{name}: must be positive and finite, got {array[refused].flat[0]:g}")
+    alike = all(array.shape == shape for array in arrays.values())
+    whole = arrays.values() if alike else np.broadcast_arrays(*arrays.values())
     return Query(shape=shape, flat=tuple(array.flatten() for array in whole))
 
 
