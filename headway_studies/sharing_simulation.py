@@ -65,7 +65,13 @@ def simulate_shared(tenants: Sequence[Tenant], budget: int) -> Mapping[str, Simu
 def _run(tenant: Tenant) -> SimulationRun:
     watchers = tenant.watchers or Watchers()
     return SimulationRun(
-        tenant.scenario, tenant.trace, tenant.policy, tenant.forecaster, watchers, state=tenant.state
+        tenant.scenario,
+        tenant.trace,
+        tenant.policy,
+        tenant.forecaster,
+        watchers,
+        state=tenant.state,
+        wakes=False,
     )
 
 

@@ -117,6 +117,11 @@ class Fleet:
         """The arrays, for compiled functions."""
         return self._handle
 
+    @property
+    def asleep(self) -> bool:
+        """True while a pool shall have no replica."""
+        return any(not each.desired for each in self._counts.values())
+
     def open(self, counts: Mapping[Role, int]) -> None:
         """Put the first replicas into service, ready at once: the system runs when the trace begins."""
         for role in self.pools:

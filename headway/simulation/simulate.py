@@ -101,7 +101,10 @@ class SimulationRun:
         *,
         learner: PerformanceLearner | None = None,
         state: Any = None,  # noqa: ANN401 - each policy's state is its own
+        wakes: bool = True,
     ) -> None:
+        """Without `wakes` a request that finds no replica waits for the next tick of the grid."""
+        self.wakes, self.woken = wakes, False
         self.learner, self.report_s = learner, inf if learner is None else learner.every_s
         self.scenario, self.trace, self.policy = scenario, trace, policy
         self.forecaster, self.watchers = forecaster, watchers
@@ -194,7 +197,8 @@ class SimulationRun:
         while True:
             now_s = float(self.fleet.arrays.clock[0]["now_s"])
             room_s = self.scenario.capacity.next_s(now_s)
-            stop_s = min(self._look_s(), room_s, self.tick_s, trace_s if now_s < trace_s else limit_s)
+            wake_s = self._wake_s()
+            stop_s = min(self._look_s(), room_s, self.tick_s, wake_s, trace_s if now_s < trace_s else limit_s)
             if self.router_driver is not None:
                 code = self.router_driver.advance(stop_s)
             else:
@@ -203,7 +207,9 @@ class SimulationRun:
                 if stop_s >= room_s:
                     self.fleet.place_waiting()
                 self._look(stop_s)
-                if stop_s >= self.tick_s:
+                if stop_s >= min(self.tick_s, wake_s):
+                    self.woken = stop_s < self.tick_s
+                    self.tick_s = stop_s
                     self.tick_s += self.policy.interval_s
                     return self._tick()
                 if stop_s >= limit_s:
@@ -217,6 +223,14 @@ class SimulationRun:
             else:
                 self._empty_buffers()
                 self.fleet.arrays = make_space(self.fleet.arrays)
+
+    def _wake_s(self) -> float:
+        """When the first request comes to a pool that is empty: a tick is due then, one an interval."""
+        if not self.wakes or self.woken or not self.fleet.asleep:
+            return inf
+        clock, arrival_s = self.fleet.arrays.clock[0], self.fleet.arrays.arrivals.arrival_s
+        first = int(clock["next_arrival"])
+        return float(arrival_s[first]) if first < clock["arrivals"] else inf
 
     def _look_s(self) -> float:
         """When there is something to do between two ticks."""

@@ -71,6 +71,19 @@ def test_a_crashed_replica_is_replaced_after_its_start_up():
     assert points(decode, "starting") == [(0.0, 0), (20.5, 1), (25.5, 0)]
 
 
+def test_the_first_request_to_an_empty_pool_makes_a_tick_due_and_those_that_wait_with_it_do_not():
+    trace = ArrayTrace(np.array([25.0, 26.0, 60.0]), np.full(3, 200), np.full(3, 20))
+    none = {Role.PREFILL: 1, Role.DECODE: 0}
+    policy = Schedule([none, none, none, ONE, none], interval_s=10.0)
+    setting = scenario(
+        PROFILE, ONE, pools=dict.fromkeys(ONE, PoolLimits(min_replicas=0)), start_up=StartUp(delay_s=4.0)
+    )
+    result, _ = run(setting, trace, policy)
+    assert [seen.now_s for seen in policy.seen[:6]] == [10.0, 20.0, 25.0, 35.0, 45.0, 55.0]
+    assert policy.seen[2].requests == 1.0
+    assert result.tally.requests == 3
+
+
 def test_start_up_times_follow_the_distribution():
     draw = StartUp(delay_s=60.0, cv=0.5).sampler(np.random.default_rng(0))
     delays = np.array([draw() for _ in range(20_000)])
