@@ -87,6 +87,23 @@ def test_latencies_are_not_planned_from_so_an_outlier_moves_nothing(outlier):
     assert odd.targets == usual.targets
 
 
+def test_an_empty_pool_gets_what_its_queue_needs_and_not_twice_its_last_need():
+    planner = policy(limits=MAY_BE_EMPTY)
+    state = run(planner, [20.0] * 20 + [0.0] * 40, IdleFleet())[-1].next_state
+    empty, needed = Fleet(ready=0).pools(), []
+    for waiting in (1.0, 3e3, 1e4):
+        pools = {
+            role: dataclasses.replace(each, running=0.0, waiting=waiting) for role, each in empty.items()
+        }
+        seen = observed(
+            now_s=2000.0, interval_s=INTERVAL_S, requests=0.0, traffic=traffic(60, 0.0), pools=pools
+        )
+        needed.append(planner.plan(seen, state).targets[Role.PREFILL])
+    assert needed[0] == 1
+    # A prompt takes about a twentieth of a second there, and the queue shall be gone after a minute.
+    assert 2 < needed[1] < needed[2]
+
+
 @pytest.mark.parametrize("waiting", [1e3, 1e9])
 def test_a_queue_at_most_doubles_what_is_needed(waiting):
     seen = after_calm()

@@ -6,7 +6,8 @@ rest shall be gone DRAIN_S after the new replicas are there:
 
     extra = ⌈(waiting × seconds − ready × min(TTFT / 2, PATIENCE_S)) / DRAIN_S⌉
 
-at most as many again as are needed anyway. Prompts that wait beyond what is harmless come to the decode pool
+at most as many again as are needed anyway, but for an empty pool that may be so (`min_replicas` 0): it gets
+what its queue needs. Prompts that wait beyond what is harmless come to the decode pool
 when they drain, so they count as waiting there, too. It only ever adds; nothing to a pool whose replicas do
 not come (`starts`), nor to decode where those of prefill do not.
 
@@ -167,13 +168,13 @@ class Assessment:
 PATIENCE_S, DRAIN_S = 5.0, 60.0
 
 
-def replicas_for_queue(pool: PoolState, seconds_each: float, ttft_s: float, needed: int) -> int:
-    """Replicas to add; 0 where the queue is not measured."""
+def replicas_for_queue(pool: PoolState, seconds_each: float, ttft_s: float, most: int) -> int:
+    """Replicas to add, at most so many; 0 where the queue is not measured."""
     if not (isfinite(pool.waiting) and isfinite(seconds_each)):
         return 0
     harmless_s = max(1, pool.ready) * min(ttft_s / 2.0, PATIENCE_S)
     excess_s = pool.waiting * seconds_each - harmless_s
-    return min(needed, ceil(excess_s / DRAIN_S)) if excess_s > 0.0 else 0
+    return min(most, ceil(excess_s / DRAIN_S)) if excess_s > 0.0 else 0
 
 
 def overdue_prompts(pool: PoolState, seconds_each: float, ttft_s: float) -> float:
@@ -243,12 +244,12 @@ def _choose(assessed: Assessment, settings: PolicySettings, part: float) -> Mapp
 def _need(
     role: Role, assessed: Assessment, settings: PolicySettings, option: Option | None, strict: Option | None
 ) -> Need:
-    pool, memory = assessed.observation.pools[role], assessed.state.pool(role)
+    pool, memory, limits = assessed.observation.pools[role], assessed.state.pool(role), settings.limits[role]
     held = memory.release.target if memory.release else pool.desired
     replicas, enough = (option.replicas, option.replicas) if option else (held, held)
     if strict:
         enough = max(enough, strict.replicas)
-    if settings.limits[role].min_replicas == 0:
+    if limits.min_replicas == 0:
         # What comes again wants to be served, even if it has waited for longer than the run-up.
         if pool.running > 0 or pool.waiting > 0 or assessed.observation.repeats > 0:
             replicas, enough = max(1, replicas), max(1, enough)
@@ -258,7 +259,8 @@ def _need(
     lacking = assessed.slow[role].lacking if option and role in assessed.slow else 0
     if option and role not in assessed.missing:
         queue = replace(pool, waiting=pool.waiting + _coming(role, assessed, settings))
-        extra = replicas_for_queue(queue, memory.seconds_each, settings.tightest_ttft_s, replicas)
+        most = limits.max_replicas if limits.min_replicas == 0 == pool.ready else replicas
+        extra = replicas_for_queue(queue, memory.seconds_each, settings.tightest_ttft_s, most)
     learning = len(memory.history) <= LEARNING
     tested = assessed.backtests.get(role)
     return Need(
