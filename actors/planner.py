@@ -75,6 +75,12 @@ class Planner:
             await asyncio.wait([self._task])
             self._task = None
 
+    async def held(self, gateway: str, requests: int) -> float | None:
+        """So many requests of a gateway wait for the first replica of a pool; seconds until they should have
+        one, None where that is not known.
+        """
+        return self._loop.held(gateway, requests)
+
     async def status(self) -> dict[str, Any]:
         """The status document, see `headway.planning.documents`."""
         await self._loop.follow_model(STATUS_S)

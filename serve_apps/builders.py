@@ -3,8 +3,9 @@
     Gateway (ingress) ── Prefill, Decode | Mixed
                       └─ ControlPlane
 
-Replica counts begin at `min_replicas`; from then on they are the planner's. Draining lasts longer than a
-request may, so that a scale-down cuts no stream off; it ends with the last stream, not after that time.
+Replica counts begin at `min_replicas`, or at 1, which shows that the engine starts; from then on they are the
+planner's. Draining lasts longer than a request may, so that a scale-down cuts no stream off; it ends with the
+last stream, not after that time.
 """
 
 import time
@@ -104,7 +105,7 @@ def _engine(config: HeadwayConfig, role: Role) -> serve.Deployment:
     return deployment(
         ENGINES[role],
         name=ENGINES[role].__name__,
-        num_replicas=config.pools[role.value].min_replicas,
+        num_replicas=max(1, config.pools[role.value].min_replicas),
         max_ongoing_requests=MOST_ONGOING,
         graceful_shutdown_timeout_s=config.gateway.request_timeout_s + DRAINING_MARGIN_S,
         request_router_config=RequestRouterConfig.model_validate(routing),

@@ -44,7 +44,7 @@ from serve_apps.engines.protocol import (
     TokenChunk,
     joined,
 )
-from serve_apps.gateway.backend import ChunkSink, NotReady, Step, TimedOut, Timeline
+from serve_apps.gateway.backend import ChunkSink, Step, TimedOut, Timeline
 from serve_apps.membership import Membership, membership
 from serve_apps.routed.requests import RoutedRequest
 
@@ -353,7 +353,7 @@ class Phases:
     """The pools of one application. Made and used on one event loop."""
 
     def __init__(self, handles: Mapping[Role, DeploymentHandle[Any]], wait_s: float) -> None:
-        """`wait_s`: how long a request waits for the first replica of a pool that has none."""
+        """`wait_s`: how long a request waits for a replica that is not saturated."""
         self.wait_s = wait_s
         self.pools = {
             role: membership(handle.app_name, handle.deployment_name) for role, handle in handles.items()
@@ -367,17 +367,6 @@ class Phases:
         self._connections = {
             role: ConnectionPool(handle, self.pools[role]) for role, handle in handles.items()
         }
-
-    async def staffed(self, *roles: Role) -> None:
-        """Return when these pools have a replica each. NotReady."""
-        for role in roles:
-            pool = self.pools[role]
-            try:
-                async with asyncio.timeout(self.wait_s):
-                    while not len(pool):
-                        await pool.change()
-            except TimeoutError:
-                raise NotReady(f"no {role.value} replica has been running for {self.wait_s:g} s") from None
 
     async def close(self) -> None:
         """Let go of all replicas."""

@@ -11,7 +11,7 @@ A replica that dies before the first token has left costs an attempt, and the ne
 since the KV may have died with it. Such a replica is suspect, so that the next attempt goes elsewhere: an
 engine that failed answers its calls at once, and with the least load of all, until Serve replaces it.
 
-While a pool has no replica, requests wait for one for `routing.queue.max_wait_s` (NotReady). Where all of a
+While a pool has no replica, requests wait for one (`serve_apps.held`, NotReady). Where all of a
 pool are saturated, they wait as long, in line (Overloaded). Nothing waits beyond the request's deadline
 (TimedOut). Closing the generator cancels the call under way, wherever it is.
 """
@@ -21,9 +21,12 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
+from uuid import uuid4
 
 from ray.serve.handle import DeploymentHandle
 
+from actors import names
+from actors.names import NamedActor
 from actors.routing_actors import needs_router, stateless_profile
 from headway.config import HeadwayConfig
 from headway.planning import Role
@@ -43,6 +46,7 @@ from serve_apps.gateway.backend import (
     TimedOut,
     Timeline,
 )
+from serve_apps.held import HeldRequests
 from serve_apps.membership import Member, Profile, Saturated
 from serve_apps.routed.client import ActorAddress, RouterClient, RouterConnection
 from serve_apps.routed.metrics import RoutingCounts
@@ -52,6 +56,9 @@ from serve_apps.silences import Silences
 
 ATTEMPTS = 3
 """Replicas that one request may see die before its first token, once they have taken it."""
+
+TELL_WITHIN_S = 2.0
+"""Seconds for the planner to answer that it has heard how many requests wait."""
 
 UNTAKEN_S = 0.01
 """Seconds before the next choice when the replica chosen was gone."""
@@ -74,9 +81,10 @@ async def begun(attempt: Callable[[], Awaitable[Begun]]) -> Begun:
 class DirectPath:
     """Picks replicas by profile."""
 
-    def __init__(self, phases: Phases, profile: Profile, most_waiting: int) -> None:
+    def __init__(self, phases: Phases, held: HeldRequests, profile: Profile, most_waiting: int) -> None:
         """`most_waiting` requests may wait for a pool that is saturated."""
-        self._phases, self._profile, self._most_waiting = phases, profile, most_waiting
+        self._phases, self._held = phases, held
+        self._profile, self._most_waiting = profile, most_waiting
 
     async def first(self, request: EngineRequest, timeline: Timeline) -> Begun:
         """The output and its first chunk. BackendError."""
@@ -84,6 +92,8 @@ class DirectPath:
 
     async def _attempt(self, request: EngineRequest, timeline: Timeline) -> Begun:
         phases, prefill_replica, kv = self._phases, None, None
+        with timeline.step("route"):
+            await self._held.staffed(*phases.pools)
         if not phases.mixed:
             with timeline.step("route"):
                 # KV that no decode replica can take yet would only fill the prefill replica.
@@ -112,7 +122,7 @@ class DirectPath:
 
     async def _pick(self, role: Role, prompt_tokens: int = 0) -> str:
         while (replica := self._choice(role, prompt_tokens)) is None:
-            await self._phases.staffed(role)
+            await self._held.staffed(role)
         return replica
 
     def _choice(self, role: Role, prompt_tokens: int = 0) -> str | None:
@@ -151,20 +161,20 @@ class Superseded(Exception):
 class RoutedPath:
     """Carries out placements."""
 
-    def __init__(self, client: RouterClient, phases: Phases) -> None:
-        self._client, self._phases = client, phases
+    def __init__(self, client: RouterClient, phases: Phases, held: HeldRequests) -> None:
+        self._client, self._phases, self._held = client, phases, held
 
     async def first(self, request: EngineRequest, timeline: Timeline) -> Begun:
         """The output and its first chunk. BackendError."""
         assert request.route is not None, "only requests with a route are routed"
         step = timeline.step("route")
-        await self._phases.staffed(*self._phases.pools)
+        await self._held.staffed(*self._phases.pools)
         routed, lost = self._client.submit(request.route), False
 
         async def attempt() -> Begun:
             nonlocal lost
             if lost:
-                await self._phases.staffed(*self._phases.pools)
+                await self._held.staffed(*self._phases.pools)
                 routed.again(timeline.placement)
             lost = True
             return await self._placed(routed, request, timeline, step)
@@ -244,8 +254,13 @@ class ServeBackend:
         self._phases = Phases(handles, queue.max_wait_s)
         for pool in self._phases.pools.values():
             pool.rule = SaturationRule.of(config)
+        self._may_be_empty = [role for role in handles if config.pools[role.value].min_replicas == 0]
+        tell = partial(NamedActor(names.PLANNER).call, "held", uuid4().hex, timeout_s=TELL_WITHIN_S)
+        self._held = HeldRequests(
+            self._phases.pools, queue.max_wait_s, self._may_be_empty, config.gateway.start_wait_s, tell
+        )
         self._direct = DirectPath(
-            self._phases, cast("Profile", stateless_profile(config)), queue.max_requests
+            self._phases, self._held, cast("Profile", stateless_profile(config)), queue.max_requests
         )
         phases = self._phases
         self.silences = Silences(
@@ -261,11 +276,15 @@ class ServeBackend:
             self._router_path()
 
     def ready(self) -> Readiness:
-        """Ok while every pool has a running replica, once the router that is to place requests has answered.
+        """Ok while every pool has a running replica, or may be without, once the router that is to place
+        requests has answered.
 
         One that never does is not waited for longer than a request would be.
         """
-        missing = [role.value for role, pool in self._phases.pools.items() if not len(pool)]
+        needed = self._phases.pools.keys() - set(self._may_be_empty)
+        missing = [
+            role.value for role, pool in self._phases.pools.items() if role in needed and not len(pool)
+        ]
         if missing:
             return Readiness(ok=False, reason=f"no running replica: {', '.join(missing)}")
         waited_s = time.monotonic() - self._began_s
@@ -285,6 +304,7 @@ class ServeBackend:
         """Stop talking to the router and to replicas."""
         if self._client is not None:
             await self._client.close()
+        self._held.close()
         await self._phases.close()
 
     async def generate(
@@ -337,7 +357,7 @@ class ServeBackend:
                 ),
                 ask_blocks=self._phases.known_blocks,
             )
-            self._routed = RoutedPath(self._client, self._phases)
+            self._routed = RoutedPath(self._client, self._phases, self._held)
         return self._routed
 
 

@@ -182,6 +182,7 @@ class RayServeConnector:
         self._own = not settings.deployments
         self._model = config.model
         self._roles = [role for role in Role if role.value in config.pools]
+        self._may_be_empty = [role for role in self._roles if config.pools[role.value].min_replicas == 0]
         self._timeout_s = config.connector.timeout_s
         self._control = control or ControllerActor(application)
         self._allow = allow
@@ -216,7 +217,10 @@ class RayServeConnector:
         )
 
     async def ready(self) -> Ready:
-        """Ready if every pool has a deployment with a running replica, and all serve the configured model."""
+        """Ready if every pool has a deployment with a running replica, and all serve the configured model.
+
+        A pool that may be empty has none where none is wanted.
+        """
         try:
             found = await self._within(self._read(self._roles))
             models = await self._within(self._models(found))
@@ -227,6 +231,7 @@ class RayServeConnector:
             f"{deployment.message and ': ' + deployment.message}"
             for role, deployment in found.items()
             if not (counts := counts_of(deployment)).ready
+            and (counts.desired or role not in self._may_be_empty)
         ]
         others = [
             f"{self._names[role]} serves {model or 'an unnamed model'}, the settings say {self._model}"

@@ -282,15 +282,21 @@ class PlannerContext:
     """Beside the event loop, in order: work with the store. StoreAway where that does not answer in time."""
 
 
+HELD_S = 3.0
+"""Seconds for which a gateway's word counts: it comes every second."""
+
+
 @dataclass(slots=True, kw_only=True)
 class PlannerState:
     """The state that a tick leaves to the next one and to the status document.
 
     `connector_fault` says why the connector did not give its counts when it was asked last; `counts` are then
-    those from before.
+    those from before. `held` has by gateway the requests that wait there for the first replica of a pool, and
+    when it said so.
     """
 
     policy: CurrentPolicy
+    held: dict[str, tuple[int, float]] = field(default_factory=dict)
     memory: PlannerMemory
     counts: Mapping[Role, PoolCounts] = field(default_factory=dict)
     connector_fault: str = ""
@@ -300,3 +306,8 @@ class PlannerState:
     connector_failures: int = 0
     alternatives: tuple[Any, Alternatives | None] = (None, None)
     """Those of the policy's state that stands with them: they take milliseconds and change with it alone."""
+
+    def held_now(self, now_s: float) -> int:
+        """Requests that wait for the first replica of a pool."""
+        self.held = {name: each for name, each in self.held.items() if abs(now_s - each[1]) < HELD_S}
+        return sum(requests for requests, _ in self.held.values())

@@ -50,6 +50,7 @@ from headway.planning.records import (
     YIELDED,
     DecisionRecord,
 )
+from headway.planning.types import KnowsStarts
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +109,9 @@ class PlannerLoop:
         self._unstored: Changes = {}
         """What followed decisions, until the store has it."""
         self._last: TickTime | None = None
-        self._begun = asyncio.Event()
+        self._begun, self._woken = asyncio.Event(), asyncio.Event()
+        self._known_held = 0
+        """Requests that waited for the first replica of a pool as the last tick began."""
         self._rehearsed: tuple[int, int] | None = None
 
     async def run(self) -> None:
@@ -116,6 +119,7 @@ class PlannerLoop:
         loop goes on.
         """
         self._counters.state, self._counters.reason = "waiting", "starting"
+        self._woken = asyncio.Event()
         watcher = asyncio.create_task(self._watch())
         try:
             while True:
@@ -140,6 +144,20 @@ class PlannerLoop:
         with suppress(ActorFailure, TimeoutError):
             await Deadline(within_s).within(1.0, self.state.policy.follow(self._context.actors))
             self.state.seen_at["profile"] = self._context.clock()
+
+    def held(self, gateway: str, requests: int) -> float | None:
+        """So many requests of a gateway wait for the first replica of a pool: the next tick is due now.
+
+        Seconds until they should have one; None where the policy does not know.
+        """
+        state, now_s = self.state, self._context.clock()
+        state.held[gateway] = requests, now_s
+        if not self._known_held and any(pool.desired == 0 for pool in state.counts.values()):
+            self._woken.set()
+        policy = None if state.policy.in_force is None else state.policy.in_force.policy
+        if not isinstance(policy, KnowsStarts):
+            return None
+        return policy.serves_in_s(state.memory.state_for(policy), now_s)
 
     def status(self) -> StatusDocument:
         """The status document."""
@@ -227,21 +245,27 @@ class PlannerLoop:
         return time, missed
 
     async def _until_due(self, time: TickTime) -> TickTime:
-        """Sleep until a tick is due, or until engines are seen to have changed; then a tick is due now."""
+        """Sleep until a tick is due, which is now when engines are seen to have changed, or requests wait for
+        a pool that has no replica.
+        """
         clock, delay_s = asyncio.get_running_loop().time, time.due_s - self._context.clock()
         # Never longer than an interval: a clock that is set back would make it sleep on.
         end_s = clock() + min(max(0.0, delay_s), self.state.policy.interval_s)
-        while end_s - clock() > LOOK_S:
-            await asyncio.sleep(LOOK_S)
-            await self.follow_model(LOOK_TIMEOUT_S)
-            if self.state.policy.urgent:
+        while (left_s := end_s - clock()) > 0.0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(LOOK_S, left_s)):
+                    await self._woken.wait()
+            if not self._woken.is_set() and left_s > LOOK_S:
+                await self.follow_model(LOOK_TIMEOUT_S)
+            if self._woken.is_set() or (left_s > LOOK_S and self.state.policy.urgent):
                 return TickTime(tick=time.tick, due_s=self._context.clock())
-        await asyncio.sleep(max(0.0, end_s - clock()))
         return time
 
     async def _tick(self, time: TickTime, missed: int) -> None:
         counters, now_s = self._counters, self._context.clock()
         self._last = time
+        self._woken.clear()
+        self._known_held = self.state.held_now(now_s)
         counters.ticks += 1
         counters.missed_ticks += missed
         counters.late_ticks += is_late(time, now_s, self.state.policy.interval_s)

@@ -101,6 +101,10 @@ class RuntimeSettings:
         made = [key for key in wanted if key not in self._changes or wanted[key] != self._changes[key]]
         authors = {**self._authors, **dict.fromkeys(made, author)}
         config = changed(self._base, wanted)
+        for role, pool in config.pools.items():
+            key = f"pools.{role}.min_replicas"
+            if pool.min_replicas == 0 != value_at(self._base, key):
+                raise ConfigError(f"{key}: for 0 start with it: gateways hold requests if they did")
         try:
             if check is not None:
                 check(config)

@@ -28,7 +28,7 @@ from actors.connectors.drift import DriftAwareConnector
 from actors.connectors.protocol import ConnectorError, PoolCounts, Refused
 from actors.planning.context import ActorFailure, Deadline, PlannerContext, PlannerState, PolicyInForce
 from actors.store import StoreAway
-from headway.planning import Decision, Observation, PoolState, Role, Slo
+from headway.planning import Decision, Observation, PoolLimits, PoolState, Role, Slo
 from headway.planning.deciding import PolicyError, call, decide
 from headway.planning.decision_text import summary_text
 from headway.planning.doubt import in_doubt
@@ -135,7 +135,7 @@ class Tick:
         )
 
     async def _observe(self, policy: PolicyInForce) -> DecisionInputs:
-        interval_s = policy.policy.interval_s
+        interval_s, now_s = policy.policy.interval_s, self._context.clock()
         measured, (counts, counts_fault) = await asyncio.gather(self._collect(interval_s), self._count())
         if measured.health.status in USABLE:
             self._state.seen_at["metrics"] = measured.end_s
@@ -152,6 +152,9 @@ class Tick:
         span = measured.start_s, measured.end_s
         shown = unmeasured(*span, HealthStatus.DOWN, counts_fault) if counts_fault else measured
         observation = replace(observe(shown, counts, interval_s), slow=self._state.policy.slow(counts))
+        if held := self._state.held_now(now_s):
+            observation = with_held(observation, held, policy.settings.limits)
+            notes.append(f"{plural(held, 'request')} held for the first replica of a pool")
         self._state.measured = measured = judged(measured, observation, policy.settings.slo)
         return DecisionInputs(
             measured=measured,
@@ -402,6 +405,17 @@ def without_load(observation: Observation) -> Observation:
         for role, pool in observation.pools.items()
     }
     return replace(observation, requests=NAN, traffic=None, pools=pools)
+
+
+def with_held(observation: Observation, held: int, limits: Mapping[Role, PoolLimits]) -> Observation:
+    """With the requests that gateways hold as those that wait for pools which may be empty, and are."""
+    empty = [role for role, pool in observation.pools.items() if not pool.ready]
+    waiting = {
+        role: replace(observation.pools[role], waiting=float(held))
+        for role in empty
+        if limits[role].min_replicas == 0
+    }
+    return replace(observation, pools={**observation.pools, **waiting})
 
 
 def observe(measured: Measured, counts: Mapping[Role, PoolCounts], interval_s: float) -> Observation:

@@ -181,8 +181,8 @@ class PoolSettings(Settings):
     """The bounds of one pool."""
 
     min_replicas: NonNegativeInt = Field(default=1, le=MOST_REPLICAS)
-    """0 lets an idle pool go to none, in simulation with the policy `headway`; live pools keep one at
-    least."""
+    """0 lets an idle pool go to none with the policy `headway`: in simulation, and live where our gateway
+    holds requests until a replica is back (docs/howto/zero.md)."""
     max_replicas: ReplicaCount = 16
     """Replicas of the pool at most."""
     gpus_per_replica: PositiveInt | None = Field(default=None, le=MOST_REPLICAS)

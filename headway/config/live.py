@@ -79,6 +79,9 @@ class GatewaySettings(Settings):
     minute, and 10 in any case (docs/reference/http.md#trying-again); null: any number."""
     request_timeout_s: PositiveFloat = 600.0
     """Seconds that one request may take; then it ends with status 504."""
+    start_wait_s: NonNegativeFloat = 300.0
+    """Seconds that a request waits for the first replica of a pool that may be empty. Then, or with 0 at
+    once, it ends with status 503 and `Retry-After`, while the replica goes on starting."""
     heartbeat_s: PositiveFloat | None = None
     """Seconds of silence after which a stream gets a comment, for proxies that hang up on silence; null:
     never. A stream that began with one has status 200, whatever follows."""

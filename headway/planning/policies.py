@@ -136,13 +136,32 @@ def policy_kind(name: str) -> PolicyKind:
 
 
 def refuse_simulated_only(config: HeadwayConfig) -> None:
-    """PlanningError for what only the simulator's replicas can: change their role, or all be gone."""
+    """PlanningError for what only the simulator's replicas can: change their role, or all be gone where
+    nobody holds the requests until one is back.
+    """
     empty = next((role for role, pool in config.pools.items() if pool.min_replicas == 0), None)
-    if empty is not None:
-        raise PlanningError(f"pools.{empty}.min_replicas: live pools keep 1 at least, 0 is for simulation")
+    if empty is not None and (wrong := _never_empty(config)):
+        raise PlanningError(
+            f"pools.{empty}.min_replicas: live, 0 is for the policy headway and our own engines behind our "
+            f"gateway, which holds requests for them; {wrong}"
+        )
     for name, section in config.planner.sections.items():
         if (refusal := policy_kind(name).refuse_live(section)) is not None:
             raise PlanningError(refusal)
+
+
+def _never_empty(config: HeadwayConfig) -> str:
+    """The setting by which live pools keep a replica; empty where they may have none."""
+    connector, metrics = config.connector, config.metrics
+    if config.planner.policy != "headway":
+        return f"planner.policy is {config.planner.policy}"
+    if connector.kind != "ray_serve":
+        return f"connector.kind is {connector.kind}"
+    if connector.ray_serve.deployments or connector.ray_serve.application:
+        return "connector.ray_serve names another's application"
+    if metrics.source != "gateway" or metrics.url is not None:
+        return f"metrics come from {metrics.url or metrics.source}"
+    return ""
 
 
 def make_policy(name: str, settings: PolicySettings, profile: Profile | None = None) -> Policy:

@@ -264,3 +264,11 @@ class KnowsAlternatives(Policy, Protocol):
 
     def alternatives(self, state: Any) -> Alternatives | None:  # noqa: ANN401 - each policy's state is its own
         """The fleets for the past that `state` has; None while that is little."""
+
+
+@runtime_checkable
+class KnowsStarts(Policy, Protocol):
+    """A policy whose state says how long replicas take to start."""
+
+    def serves_in_s(self, state: Any, now_s: float) -> float:  # noqa: ANN401 - each policy's state is its own
+        """Seconds until each pool has a replica that is under way, or ordered now."""

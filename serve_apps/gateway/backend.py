@@ -1,7 +1,7 @@
 """The backend that runs the gateway's requests, its errors, and what it notes of each request (`Timeline`).
 
 BackendError(Exception)                    becomes (`serve_apps.faults`)
-├── NotReady       no replica can take a request now               Unready
+├── NotReady       no replica can take a request now               Unready; has `retry_after_s`
 ├── Overloaded     too much is queued; has `retry_after_s`         Shed
 ├── TooLong        the request can never fit an engine             TooLongForModel
 ├── RefusedByEngine  the engine's own answer says why             EngineRefusal
@@ -46,6 +46,10 @@ class BackendError(Exception):
 
 class NotReady(BackendError):
     """No replica can take a request now."""
+
+    def __init__(self, message: str, retry_after_s: float = RETRY_AFTER_S) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class Overloaded(BackendError):
@@ -214,7 +218,7 @@ def fault_of(error: BackendError) -> Fault:
     """A backend's error as the client's fault."""
     if isinstance(error, RefusedByEngine):
         return EngineRefusal(error.status, error.body)
-    wait_s = error.retry_after_s if isinstance(error, Overloaded) else RETRY_AFTER_S
+    wait_s = error.retry_after_s if isinstance(error, Overloaded | NotReady) else RETRY_AFTER_S
     for kind, fault in _FAULTS.items():
         if isinstance(error, kind):
             return fault(str(error), wait_s)

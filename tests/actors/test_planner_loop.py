@@ -597,6 +597,7 @@ def test_settings_that_change_while_the_policy_is_at_work_make_it_plan_again() -
         ({"planner.policy": "static"}, "cannot be changed while running"),
         ({"pools.mixed.min_replicas": 2}, "there is no pool mixed"),
         ({"slo.ttft": 200}, "cannot be changed while running"),
+        ({"pools.decode.min_replicas": 0}, "pools.decode.min_replicas: for 0 start with it"),
     ],
 )
 def test_impossible_settings_are_refused_whole(changes: dict, says: str) -> None:

@@ -125,6 +125,16 @@ def test_ready_says_what_is_missing(prefill, decode, says: str) -> None:
     assert ready.reason.startswith(says)
 
 
+@pytest.mark.parametrize(("target", "says"), [(0, ""), (1, "Decode has no running replica (0 starting)")])
+def test_a_pool_that_may_be_empty_is_ready_without_a_replica_where_none_is_wanted(
+    target: int, says: str
+) -> None:
+    serve = Serve({"Prefill": deployment(1, "RUNNING"), "Decode": deployment(target)})
+    config = load_config(None, {"pools": {"decode": {"min_replicas": 0}}})
+    ready = asyncio.run(RayServeConnector(config, "headway", serve).ready())
+    assert (ready.ok, ready.reason) == (says == "", says)
+
+
 def test_what_keeps_replicas_from_running_is_said_in_serves_own_words() -> None:
     failed = (
         "The deployment failed to start 3 times in a row.\n  Traceback:\nModuleNotFoundError: No module\n"

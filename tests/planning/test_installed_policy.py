@@ -132,6 +132,26 @@ def test_live_operation_refuses_what_the_policy_says():
 
 
 @pytest.mark.parametrize(
+    ("changes", "wrong"),
+    [
+        ({}, ""),
+        ({"planner.policy": "threshold"}, "planner.policy is threshold"),
+        ({"connector.kind": "virtual"}, "connector.kind is virtual"),
+        ({"connector.ray_serve.application": "llm"}, "connector.ray_serve names another's application"),
+        ({"metrics.url": "http://gateway"}, "metrics come from http://gateway"),
+        ({"metrics.source": "prometheus", "metrics.url": "http://p"}, "metrics come from http://p"),
+    ],
+)
+def test_live_pools_may_be_empty_where_our_gateway_holds_requests_for_our_engines(changes, wrong):
+    config = load_config(None, {"pools": {"decode": {"min_replicas": 0}}, **changes})
+    if not wrong:
+        refuse_simulated_only(config)
+        return
+    with pytest.raises(PlanningError, match=rf"^pools\.decode\.min_replicas: .*; {wrong}$"):
+        refuse_simulated_only(config)
+
+
+@pytest.mark.parametrize(
     ("name", "fault"),
     [
         ("broken", r"^planner\.policy: policy 'broken' of even_policy:NOTHING cannot be loaded: Attr"),

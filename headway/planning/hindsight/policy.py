@@ -115,6 +115,11 @@ class HeadwayPolicy:
         }
         return alternatives(state, gpus_each, leads, loss_budget(self.settings))
 
+    def serves_in_s(self, state: HindsightState, now_s: float) -> float:
+        """Seconds until each pool has a replica that is under way, or ordered now."""
+        starts = (state.pool(role).starts for role in self.settings.limits)
+        return max(each.due_s(now_s, self.own.lead_s) for each in starts)
+
     def plan(self, observation: Observation, state: HindsightState) -> Decision:
         """One decision; see the module for missing data. PlanningError if a pool is missing."""
         return self.decide(self.assess(observation, state))

@@ -127,6 +127,11 @@ class ReplicaStarts:
         """Seconds that starts have taken of late; `guess_s` until one has been seen."""
         return max(*self.seen_s, self.assumed_s) if self.seen_s else self.assumed_s or guess_s
 
+    def due_s(self, now_s: float, guess_s: float) -> float:
+        """Seconds until the oldest order serves, or one that is made now."""
+        ordered_s = now_s - min((order.at_s for order in self.orders), default=now_s)
+        return max(0.0, self.known_s(guess_s) - ordered_s)
+
     def _patience_s(self, interval_s: float, guess_s: float) -> float:
         # Nothing is seen in less than an interval.
         times = SEEN_PATIENCE if self.seen_s or self.assumed_s else GUESS_PATIENCE

@@ -1,0 +1,104 @@
+"""Requests that wait for the first replica of a pool that has none, and the planner, which hears of them.
+
+A pool is empty because its replicas died, or because the planner let it go (`min_replicas` 0). Of the latter
+the planner hears at once how many requests wait, and again every second: it orders replicas for them without
+waiting for its next tick, and answers when one should serve. A client whose request has waited as long as it
+may is told that (`Retry-After`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextvars import Context
+
+from actors.names import CallError
+from headway.planning import Role
+from serve_apps.gateway.backend import NotReady
+from serve_apps.membership import Membership
+
+TOLD_EVERY_S = 1.0
+AT_LEAST_S = 0.5
+"""Seconds that any request waits: long enough for the planner to hear of it, and to answer."""
+
+Tell = Callable[[int], Awaitable[float | None]]
+"""So many requests wait here → seconds until a replica should serve, None: not known. CallError."""
+
+logger = logging.getLogger("ray.serve")
+
+
+class HeldRequests:
+    """Those of one gateway. Made and used on one event loop; `tell` may be called as long as it runs.
+
+    A request waits `longest_s`; in pools that `may_be_empty`, which the planner is told of, `start_wait_s`.
+    """
+
+    def __init__(
+        self,
+        pools: Mapping[Role, Membership],
+        longest_s: float,
+        may_be_empty: Iterable[Role] = (),
+        start_wait_s: float = 0.0,
+        tell: Tell | None = None,
+    ) -> None:
+        self._pools, self._tell = pools, tell
+        self._longest_s = dict.fromkeys(pools, longest_s)
+        self._longest_s |= dict.fromkeys(may_be_empty, max(start_wait_s, AT_LEAST_S))
+        self._told_of = frozenset(may_be_empty)
+        self._held, self._serves_s = 0, 0.0
+        self._begun = asyncio.Event()
+        self._telling: asyncio.Task[None] | None = None
+
+    async def staffed(self, *roles: Role) -> None:
+        """Return when these pools have a replica each. NotReady."""
+        for role in roles:
+            if not len(self._pools[role]):
+                await self._first_replica(role)
+
+    def close(self) -> None:
+        """Tell nobody any more."""
+        if self._telling is not None:
+            self._telling.cancel()
+
+    async def _first_replica(self, role: Role) -> None:
+        pool, longest_s, told_of = self._pools[role], self._longest_s[role], role in self._told_of
+        self._begin(told_of)
+        try:
+            async with asyncio.timeout(longest_s):
+                while not len(pool):
+                    await pool.change()
+        except TimeoutError:
+            text = f"no {role.value} replica has been running for {longest_s:g} s"
+            if not told_of:
+                raise NotReady(text) from None
+            left_s = max(1.0, self._serves_s - asyncio.get_running_loop().time())
+            raise NotReady(f"{text}; one is starting", left_s) from None
+        finally:
+            self._held -= told_of
+
+    def _begin(self, told_of: bool) -> None:
+        if not told_of or self._tell is None:
+            return
+        self._held += 1
+        if self._held == 1:
+            self._begun.set()
+        if self._telling is None:
+            # In a context of its own: Serve cancels with a request whatever was called in its context.
+            self._telling = asyncio.create_task(self._report(self._tell), context=Context())
+
+    async def _report(self, tell: Tell) -> None:
+        now_s = asyncio.get_running_loop().time
+        while True:
+            if not self._held:
+                await self._begun.wait()
+            self._begun.clear()
+            try:
+                serves_in_s = await tell(self._held)
+                if serves_in_s is not None:
+                    self._serves_s = now_s() + serves_in_s
+            except CallError as error:
+                logger.warning("the planner does not hear of requests that wait for a replica: %s", error)
+            try:
+                async with asyncio.timeout(TOLD_EVERY_S):
+                    await self._begun.wait()
+            except TimeoutError:
+                continue
