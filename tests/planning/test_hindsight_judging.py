@@ -269,7 +269,7 @@ def pool(waiting, ready=2):
     ids=["drains in time", "spread over a minute", "as many again at most", "unmeasured", "unknown work"],
 )
 def test_replicas_for_a_queue(waiting, work_s, needed, more):
-    assert replicas_for_queue(pool(waiting), work_s, ttft_s=2.0, needed=needed) == more
+    assert replicas_for_queue(pool(waiting), work_s, ttft_s=2.0, most=needed) == more
 
 
 @given(st.floats(0.0, 1e6), st.floats(0.0, 1e6))
