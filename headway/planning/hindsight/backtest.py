@@ -56,7 +56,7 @@ from headway.planning.replay.curve import least_within, under_load
 from headway.planning.types import BoolArray, FloatArray, IntArray
 from interp.jit import compiled
 
-SMOOTHINGS = (0.5, 0.2, 0.1, 0.05)
+SMOOTHINGS = (0.5, 0.2, 0.05)
 """a of each level, from quick to slow."""
 
 FORECASTS = (*(f"level {smoothing:g}" for smoothing in SMOOTHINGS), "peak")
