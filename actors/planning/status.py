@@ -83,7 +83,10 @@ def status_document(context: PlannerContext, state: PlannerState, loop: LoopCoun
             "interval_s": state.policy.interval_s,
             "ready_within_s": config.engine.ready_within_s,
         },
-        "pools": {name: _pool(Role(name), pool, state) for name, pool in config.pools.items()},
+        "pools": {
+            name: {**_pool(Role(name), pool, state), **_held(Role(name), pool, state, context.clock())}
+            for name, pool in config.pools.items()
+        },
         "attainment": {
             "last_interval": None if state.measured is None else state.measured.attainment,
             "ttft_only": state.measured is not None and state.measured.ttft_only,
@@ -166,6 +169,13 @@ def _alternatives(state: PlannerState) -> dict[str, Any] | None:
         state.alternatives = memory.state, policy.alternatives(memory.state_for(policy))
     found = state.alternatives[1]
     return None if found is None else asdict(found)
+
+
+def _held(role: Role, pool: PoolSettings, state: PlannerState, now_s: float) -> dict[str, int]:
+    """What waits for the first replica of a pool that is empty; nothing of others."""
+    counts, held = state.counts.get(role), state.held_now(now_s)
+    empty = pool.min_replicas == 0 and counts is not None and not counts.ready
+    return {"waiting": held} if empty else {}
 
 
 def _pool(role: Role, pool: PoolSettings, state: PlannerState) -> dict[str, Any]:

@@ -52,6 +52,7 @@ def test_a_pool_without_requests_goes_to_none_and_the_first_that_waits_brings_a_
             last = planner.log.records[-1]
             assert last.created_at == pytest.approx(asked_s, abs=0.1)
             await asyncio.sleep(2.0)
+            assert planner.status()["pools"]["mixed"]["waiting"] == 1
             # Ordered: what is left of its start.
             assert planner.loop.held("one", 2) == pytest.approx(LEAD_S - 2.0, abs=0.2)
             ticks = len(planner.log.records)
