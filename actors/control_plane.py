@@ -1,20 +1,21 @@
-"""Starts, updates and ends the named actors together: for `headway up` and `down`, and the Serve application.
+"""Starts, updates and ends the named actors together, for `headway up` and `down` and Serve applications.
 
     start(config, application)    safe to repeat: attaches where the settings are the same, and hands those to
-                                  the planner that it can take while running; where others differ, the actors
-                                  are replaced and go on from what is stored
+                                  the planner that it can take while running; where others differ, what the
+                                  actors have of the application is replaced, and goes on from what is stored
     stop(purge=False)             ends them all; the store stays (ids go on) unless purged
     revive(config, ..., token)    starts again what is not there: Ray gives up actors whose constructors raise
 
 Each start gives a token. `stop(token=...)` does nothing when another start has come since, so that the
 orderly end of an old deployment does not end the control plane of the new one.
 
-One cluster has one control plane. `control_plane/owner` in the store says for which application it runs and
-with which settings; while that application is alive, another one is refused. All calls block; they are for
+One cluster has one control plane, which serves any number of applications, each with a model of its own: the
+actors have a part for each (`actors.hosting`), routers are one a model. `actors.applications` knows which.
+Those that are not alive any more are let go of when another starts or stops. All calls block; they are for
 drivers and for constructors, and need `ray.init`.
 
-    ControlPlaneError(Exception)    the actors belong to another live application, one did not start, or
-                                    an address in the settings cannot work on several hosts
+    ControlPlaneError(Exception)    a model has its application already, an actor did not start, or an address
+                                    in the settings cannot work on several hosts
 """
 
 import hashlib
@@ -22,25 +23,24 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from actors import hosts, names
+from actors.applications import Served, applications, prefix_of, register
 from actors.connectors import connector_kind
+from actors.hosting import Make, hosting
 from actors.planning.settings import CONFIGURATION, SETTINGS, STARTED, fixed
 from actors.routing_actors import needs_router, routing_actors
 from actors.store import InternalKvStore, Store
-from actors.stored import Kind, put, read
+from actors.stored import put
 from headway.config import HeadwayConfig
 
 logger = logging.getLogger(__name__)
 
-OWNER = "control_plane/owner"
-OWNED = Kind("owner", dict[str, Any])
 START_S = 180.0
 """Seconds for an actor to start: on a new installation the router compiles what it decides by."""
 
@@ -53,43 +53,42 @@ class ControlPlaneError(Exception):
     """The control plane cannot be started here."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
-    """The application that the running actors serve, and a checksum of what they cannot change."""
-
-    application: str
-    settings: str
-
-
 def start(config: HeadwayConfig, application: str, *, routes: bool = True) -> str:
-    """Have all actors run for this application with these settings, and the planner plan; a token.
+    """Have all actors serve this application with these settings, and its planner plan; a token.
 
     Without `routes` others route the requests, and none of the actors does.
     """
     if refusal := hosts.unreachable_source(config, hosts.addresses()):
         raise ControlPlaneError(refusal)
     store = InternalKvStore()
-    settings = settings_json(config)
-    kept = json.dumps(fixed(config), sort_keys=True)
-    owner = Owner(application=application, settings=hashlib.sha256(kept.encode()).hexdigest())
-    before = _owner(store)
-    if before is not None and before.application != application and is_live(before.application):
+    known = _served(store)
+    others = {name: each for name, each in known.items() if name != application and is_live(name)}
+    if taken := next((name for name, each in others.items() if each.model == config.model), None):
         raise ControlPlaneError(
-            f"the control plane in this cluster serves {before.application!r}, which is live; "
-            f"end that one first (headway down), or run {application!r} in another cluster"
+            f"the application {taken!r} of this cluster serves {config.model!r} already; "
+            f"end that one first, or run {application!r} in another cluster"
         )
-    if before is not None and before != owner:
-        logger.info("the control plane starts anew for %s with other settings", application)
-        _relieve(store, before)
-        _end(running())
-    if before is not None and before.application != application:
+    settings, before = settings_json(config), known.get(application)
+    kept = hashlib.sha256(json.dumps(fixed(config), sort_keys=True).encode()).hexdigest()
+    same = before is not None and before.checksum == kept
+    rest = {name: each for name, each in known.items() if name in others or (name == application and same)}
+    if known.keys() != rest.keys():
+        logger.info("the control plane goes on without %s", ", ".join(known.keys() - rest.keys()))
+        _leave(store, known, rest)
+    if known and before is None and not others:
         store.delete(STARTED)
-    token = uuid.uuid4().hex
-    put(store, OWNED, OWNER, {**asdict(owner), "token": token})
+    mine = Served(
+        settings=settings,
+        checksum=kept,
+        token=uuid.uuid4().hex,
+        prefix=prefix_of(application, {**others, **({} if before is None else {application: before})}),
+        model=config.model,
+    )
+    register(store, {**others, application: mine})
     # Also for a planner that Ray restarts: it was made with settings that may be older.
-    put(store, CONFIGURATION, SETTINGS, settings)
+    put(InternalKvStore(mine.prefix), CONFIGURATION, SETTINGS, settings)
     _bring_up(config, application, routes=routes)
-    return token
+    return mine.token
 
 
 def revive(config: HeadwayConfig, application: str, token: str, *, routes: bool = True) -> tuple[str, ...]:
@@ -97,10 +96,9 @@ def revive(config: HeadwayConfig, application: str, token: str, *, routes: bool 
 
     None once another start has come, or an end. ControlPlaneError, RayError.
     """
-    owner = read(InternalKvStore(), OWNED, OWNER, lambda stored: stored["token"], own=False)
-    there = running()
+    mine, there = applications(InternalKvStore()).get(application), running()
     gone = tuple(name for name in _names(config, routes=routes) if name not in there)
-    if not gone or owner != token:
+    if not gone or mine is None or mine.token != token:
         return ()
     logger.warning("not there, and started again: %s", ", ".join(gone))
     _bring_up(config, application, routes=routes)
@@ -116,22 +114,30 @@ def end_again(name: str) -> None:
 def stop(purge: bool = False, token: str | None = None, application: str | None = None) -> None:
     """End all actors, for good. `purge` also forgets what they stored: decisions, history, calibration.
 
-    With `application`, actors that serve another one, which is live, stay as they are.
+    With `application`, or the `token` of its last start, nothing ends that serves another one, which is live.
     """
     store = InternalKvStore()
-    owner = None if application is None else _owner(store)
-    if owner is not None and owner.application != application and is_live(owner.application):
-        return
-    if token is not None and read(store, OWNED, OWNER, lambda stored: stored["token"]) != token:
-        return
-    # First: a planner that Ray restarts while it is being ended must not plan again.
-    store.delete(STARTED)
-    if (ending := _owner(store)) is not None:
-        _relieve(store, ending)
-    _end(running())
-    store.delete(OWNER)
-    store.delete(SETTINGS)
-    for key in store.keys() if purge else ():
+    known = _served(store)
+    if token is not None:
+        application = next((name for name, each in known.items() if each.token == token), None)
+        if application is None:
+            return
+    rest = {
+        name: each
+        for name, each in known.items()
+        if application is not None and name != application and is_live(name)
+    }
+    for name, each in known.items():
+        if name not in rest:
+            own = InternalKvStore(each.prefix)
+            # First: a planner that Ray restarts while it is being ended must not plan again.
+            own.delete(STARTED)
+            own.delete(SETTINGS)
+    _leave(store, known, rest)
+    if not rest:
+        store.delete(STARTED)
+        store.delete(SETTINGS)
+    for key in store.keys() if purge and not rest else ():
         store.delete(key)
 
 
@@ -163,18 +169,25 @@ def is_live(application: str) -> bool:
     return found is not None and found.status in LIVE
 
 
-def _owner(store: Store) -> Owner | None:
-    """The owner of actors that run; None when none of them does."""
-
-    def use(stored: Mapping[str, Any]) -> Owner:
-        return Owner(application=stored["application"], settings=stored["settings"])
-
-    return read(store, OWNED, OWNER, use) if running() else None
+def _served(store: Store) -> Mapping[str, Served]:
+    """The applications that the actors serve; none when none of them runs."""
+    return applications(store) if running() else {}
 
 
-def _relieve(store: Store, owner: Owner) -> None:
-    """Nobody's token is the owner's any more: who keeps the actors there must not revive what is ended."""
-    put(store, OWNED, OWNER, {**asdict(owner), "token": ""})
+def _leave(store: Store, known: Mapping[str, Served], rest: Mapping[str, Served]) -> None:
+    """Serve nobody but the rest any more: without any, all actors end.
+
+    The tokens of the others are forgotten first: who keeps the actors must not revive what is ended.
+    """
+    register(store, rest)
+    if not rest:
+        _end(running())
+        return
+    for name in known.keys() - rest.keys():
+        for host in names.HOSTS & set(running()):
+            if (actor := names.find_actor(host)) is not None:
+                _call(actor, "remove", host, name)
+        _end(tuple(each for each in running() if each == names.router(known[name].model)))
 
 
 def _names(config: HeadwayConfig, *, routes: bool) -> tuple[str, ...]:
@@ -195,9 +208,11 @@ def _bring_up(config: HeadwayConfig, application: str, *, routes: bool) -> None:
     settings = settings_json(config)
     actors = _create(config, settings, application, routes=routes)
     for name, actor in actors.items():
-        _call(actor, "__ray_ready__", name)
-    _call(actors[names.PLANNER], "configure", names.PLANNER, settings)
-    _call(actors[names.PLANNER], "start", names.PLANNER)
+        _call(actor, names.READY, name)
+        if name in names.HOSTS:
+            _call(actor, "add", name, application, settings)
+    _call(actors[names.PLANNER], "configure", names.PLANNER, settings, application=application)
+    _call(actors[names.PLANNER], "start", names.PLANNER, application=application)
 
 
 def _create(config: HeadwayConfig, settings: str, application: str, *, routes: bool) -> dict[str, Any]:
@@ -212,24 +227,32 @@ def _create(config: HeadwayConfig, settings: str, application: str, *, routes: b
     from actors.routing_actors import start_routing
     from actors.virtual_connector import start_client, start_coordinator
 
-    start = names.start_actor
+    def start(name: str, kind: type, make: Make, **options: object) -> Any:  # noqa: ANN401 - a handle
+        return names.start_actor(hosting(kind, make), name, {application: settings}, **options)
+
     actors = {
-        names.METRIC_COLLECTOR: start(MetricCollector, names.METRIC_COLLECTOR, settings, application),
-        names.PREDICTOR: start(Predictor, names.PREDICTOR, settings),
-        names.INTERPOLATOR: start(Interpolator, names.INTERPOLATOR, settings, max_concurrency=4),
+        names.METRIC_COLLECTOR: start(names.METRIC_COLLECTOR, MetricCollector, MetricCollector),
+        names.PREDICTOR: start(names.PREDICTOR, Predictor, _without_application(Predictor)),
+        names.INTERPOLATOR: start(
+            names.INTERPOLATOR, Interpolator, _without_application(Interpolator), max_concurrency=4
+        ),
     }
     if connector_kind(config).decision_ids:
-        actors[names.VIRTUAL_CONNECTOR] = start_coordinator(settings)
+        actors[names.VIRTUAL_CONNECTOR] = start_coordinator(settings, application)
         actors[names.VIRTUAL_CONNECTOR_CLIENT] = start_client()
     if routes and needs_router(config):
-        actors |= start_routing(config)
-    actors[names.PLANNER] = start(Planner, names.PLANNER, settings, application)
+        actors |= start_routing(config, application)
+    actors[names.PLANNER] = start(names.PLANNER, Planner, Planner)
     return actors
 
 
-def _call(actor: Any, method: str, name: str, *args: object) -> None:  # noqa: ANN401
+def _without_application(kind: Callable[[str, Store], Any]) -> Make:
+    return lambda settings, _, store: kind(settings, store)
+
+
+def _call(actor: Any, method: str, name: str, *args: object, **more: object) -> None:  # noqa: ANN401
     try:
-        ray.get(getattr(actor, method).remote(*args), timeout=START_S)
+        ray.get(getattr(actor, method).remote(*args, **more), timeout=START_S)
     except GetTimeoutError as error:
         raise ControlPlaneError(f"{name} did not start within {START_S:g} s") from error
     except RayError as error:

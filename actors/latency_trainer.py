@@ -6,8 +6,8 @@
 
 It keeps nothing in the store. After its own crash the window starts empty and the router keeps its model;
 after the router's crash the router gets the last model again, and with each model the age of its newest
-sample: an old one counts for little until outcomes come. Only one router has to be asked: a cluster has
-one control plane, and that one model.
+sample: an old one counts for little until outcomes come. Only one router has to be asked: an application
+has one model.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ logger = logging.getLogger(__name__)
 
 
 class LatencyTrainer:
-    """The trainer of one model's router."""
+    """The trainer of one model's router. Made within a running event loop."""
 
-    async def __init__(self, config_json: str) -> None:  # type: ignore[misc] # Ray awaits it
+    def __init__(self, config_json: str) -> None:
         config = HeadwayConfig.model_validate_json(config_json)
         self._settings = config.routing.prediction
         self._training = Training(self._settings)
@@ -45,6 +45,10 @@ class LatencyTrainer:
     async def status(self) -> dict[str, Any]:
         """Rows held per target, trainings, the last reports, and the last failure to reach the router."""
         return {**self._training.status(), "errors": self._errors, "failure": self._failure}
+
+    def close(self) -> None:
+        """Train no more."""
+        self._task.cancel()
 
     async def ready(self) -> tuple[bool, str]:
         """True if the router answers, else False and the reason."""

@@ -44,6 +44,9 @@ ACTORS = (
 """All but the routers, whose names depend on the model (`router`)."""
 
 
+HOSTS = frozenset(ACTORS) - {VIRTUAL_CONNECTOR_CLIENT}
+"""Those that have a part for each application."""
+
 READY = "__ray_ready__"
 """A method of every actor, which answers as soon as its loop or one of its threads is free."""
 
@@ -103,11 +106,16 @@ class TooSlow(CallError):
 
 
 class NamedActor:
-    """One actor by its name, for coroutines (`call`) and for plain code (`call_now`)."""
+    """One actor by its name, for coroutines (`call`) and for plain code (`call_now`).
 
-    def __init__(self, name: str, namespace: str = NAMESPACE) -> None:
+    Of those that have a part for each application (`actors.hosting`) that of `application`, by default the
+    first.
+    """
+
+    def __init__(self, name: str, namespace: str = NAMESPACE, application: str = "") -> None:
         self.name = name
         self._namespace = namespace
+        self._whose = {"application": application} if application and name in HOSTS else {}
         self._handle: Any = None
 
     async def call(self, method: str, *args: object, timeout_s: float) -> Any:  # noqa: ANN401
@@ -143,7 +151,8 @@ class NamedActor:
         try:
             if self._handle is None:
                 self._handle = self._found()
-            return getattr(self._handle, method).options(max_task_retries=0).remote(*args)
+            whose = {} if method == READY else self._whose
+            return getattr(self._handle, method).options(max_task_retries=0).remote(*args, **whose)
         except _ray_errors() as error:
             raise self._translated(error) from None
 

@@ -20,7 +20,7 @@ from actors.planning.log import DecisionLog
 from actors.planning.loop import PlannerLoop
 from actors.planning.part_watch import PartWatch
 from actors.planning.settings import CONFIGURATION, SETTINGS, STARTED, Author, RuntimeSettings
-from actors.store import InternalKvStore, StoreAway
+from actors.store import Store, StoreAway
 from actors.stored import read, set_aside
 from headway.config import HeadwayConfig
 from headway.planning.decision_text import story
@@ -34,17 +34,17 @@ SHOWN_S = 86_400.0
 
 
 class Planner:
-    """The planner of one Serve application."""
+    """The planner of one Serve application. Made within a running event loop."""
 
-    async def __init__(self, config_json: str, application: str) -> None:  # type: ignore[misc] # Ray awaits it
-        self._store = InternalKvStore()
+    def __init__(self, config_json: str, application: str, store: Store) -> None:
+        self._store = store
         stored = read(self._store, CONFIGURATION, SETTINGS, HeadwayConfig.model_validate_json)
         config = stored or HeadwayConfig.model_validate_json(config_json)
         self._log = DecisionLog(self._store)
         settings, connector = RuntimeSettings(config, self._store), make_connector(config, application)
         self._configured, self._settings = config, settings
         context = PlannerContext(
-            actors=ControlActors(),
+            actors=ControlActors(application),
             connector=drift_aware(connector, lambda: settings.config, self._store, time.time),
             log=self._log,
             settings=settings,
@@ -80,6 +80,12 @@ class Planner:
         one, None where that is not known.
         """
         return self._loop.held(gateway, requests)
+
+    def close(self) -> None:
+        """Do nothing any more. What is stored stays: a planner of the same store goes on."""
+        for work in (self._task, self._watching):
+            if work is not None:
+                work.cancel()
 
     async def status(self) -> dict[str, Any]:
         """The status document, see `headway.planning.documents`."""

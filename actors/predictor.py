@@ -250,6 +250,10 @@ class Predictor:
         # A planner that waits no longer must not end the fit that its next question needs.
         return await asyncio.shield(self._forecasting[1])
 
+    def close(self) -> None:
+        """Learn no more."""
+        self._worker.shutdown(wait=False, cancel_futures=True)
+
     async def status(self) -> dict[str, Any]:
         """Predictor, intervals kept, ticks, and what is wrong if anything is."""
         models = self._models

@@ -22,6 +22,7 @@ import numpy as np
 import ray
 
 from actors import names
+from actors.applications import ApplicationStore
 from actors.garbage import collect_when_quiet
 from actors.names import NamedActor
 from actors.performance_model import ModelFollower, load_profiles, own_profile
@@ -29,7 +30,6 @@ from actors.planning.settings import follow_slo
 from actors.routing.gateway_sessions import GatewaySessions
 from actors.routing.messages import Batch
 from actors.routing.rehearsal import rehearse
-from actors.store import InternalKvStore
 from actors.wire import Address, SecretListener, ServerConnection
 from headway.config import HeadwayConfig
 from headway.engine import engine_rules
@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 class Router:
     """The router of one model."""
 
-    async def __init__(self, config_json: str) -> None:  # type: ignore[misc] # Ray awaits it
+    async def __init__(self, config_json: str, application: str = "") -> None:  # type: ignore[misc] # Ray awaits it
         config = HeadwayConfig.model_validate_json(config_json)
         self._config = config
         profiles = load_profiles(config)
@@ -71,8 +71,10 @@ class Router:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = inf
         self._set_timer()
-        self._slo = asyncio.create_task(follow_slo(InternalKvStore(), self._use_slo))
-        self._model = ModelFollower(self._router, profiles, NamedActor(names.INTERPOLATOR))
+        self._slo = asyncio.create_task(follow_slo(ApplicationStore(application), self._use_slo))
+        self._model = ModelFollower(
+            self._router, profiles, NamedActor(names.INTERPOLATOR, application=application)
+        )
         self._following = asyncio.create_task(self._model.run())
         self._leaving = asyncio.create_task(self._leave_when_forsaken())
         router = self._router

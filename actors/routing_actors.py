@@ -6,6 +6,7 @@ The three simplest profiles need no common state: a gateway places by itself, an
 from typing import Any
 
 from actors import names
+from actors.store import Store
 from headway.config import HeadwayConfig
 from headway.engine.kinds import engine_kind
 
@@ -39,8 +40,9 @@ def routing_actors(config: HeadwayConfig) -> tuple[str, ...]:
     return (names.router(config.model), *trainer)
 
 
-def start_routing(config: HeadwayConfig) -> dict[str, Any]:
+def start_routing(config: HeadwayConfig, application: str = "headway") -> dict[str, Any]:
     """Handles of the `routing_actors` by name; those that run already are found."""
+    from actors.hosting import hosting
     from actors.latency_trainer import LatencyTrainer
     from actors.router import Router
 
@@ -48,8 +50,15 @@ def start_routing(config: HeadwayConfig) -> dict[str, Any]:
     settings = config.model_dump_json(exclude={"gateway": {"api_keys"}})
     router, *trainers = routing_actors(config)
     # A call of a router that died is not repeated: the gateways begin a new session instead.
-    handles = {router: names.start_actor(Router, router, settings, max_task_retries=0)}
-    return handles | {name: names.start_actor(LatencyTrainer, name, settings) for name in trainers}
+    handles = {router: names.start_actor(Router, router, settings, application, max_task_retries=0)}
+    kind = hosting(LatencyTrainer, _trainer)
+    return handles | {name: names.start_actor(kind, name, {application: settings}) for name in trainers}
+
+
+def _trainer(settings: str, _: str, __: Store) -> Any:  # noqa: ANN401 - a LatencyTrainer
+    from actors.latency_trainer import LatencyTrainer
+
+    return LatencyTrainer(settings)
 
 
 def _is_stateless(config: HeadwayConfig) -> bool:

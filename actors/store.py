@@ -40,25 +40,31 @@ class Store(Protocol):
 
 
 class InternalKvStore:
-    """Ray's internal KV. Works wherever Ray is initialised: drivers, workers, actors."""
+    """Ray's internal KV, below a prefix. Works wherever Ray is initialised: drivers, workers, actors."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = PREFIX + prefix
 
     def get(self, key: str) -> bytes | None:
         """The value, None if there is none."""
-        value: bytes | None = internal_kv()._internal_kv_get(PREFIX + key, namespace=KV_NAMESPACE)
+        value: bytes | None = internal_kv()._internal_kv_get(self._key(key), namespace=KV_NAMESPACE)
         return value
 
     def put(self, key: str, value: bytes) -> None:
         """Replace the value, whole or not at all."""
-        internal_kv()._internal_kv_put(PREFIX + key, value, overwrite=True, namespace=KV_NAMESPACE)
+        internal_kv()._internal_kv_put(self._key(key), value, overwrite=True, namespace=KV_NAMESPACE)
 
     def delete(self, key: str) -> None:
         """Remove the value if there is one."""
-        internal_kv()._internal_kv_del(PREFIX + key, namespace=KV_NAMESPACE)
+        internal_kv()._internal_kv_del(self._key(key), namespace=KV_NAMESPACE)
 
     def keys(self, prefix: str = "") -> list[str]:
         """The keys that begin so, sorted."""
-        found: list[bytes] = internal_kv()._internal_kv_list(PREFIX + prefix, namespace=KV_NAMESPACE)
-        return sorted(key.decode().removeprefix(PREFIX) for key in found)
+        found: list[bytes] = internal_kv()._internal_kv_list(self._key(prefix), namespace=KV_NAMESPACE)
+        return sorted(key.decode().removeprefix(self._key("")) for key in found)
+
+    def _key(self, key: str) -> str:
+        return self._prefix + key
 
 
 class StoreAway(Exception):

@@ -18,6 +18,7 @@ application as Serve's ingress, where there is a proxy.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -99,14 +100,15 @@ class ControlApp:
         return await exposition(request.headers.get("accept", ""), self._registry, self._feed)
 
 
-async def why_not_planning() -> str:
+async def why_not_planning(application: str = "") -> str:
     """Why the planner still waits for its source or its target, or does not answer; empty once it plans."""
+    planner = NamedActor(names.PLANNER, application=application)
     try:
-        status = await NamedActor(names.PLANNER).call("status", timeout_s=TIMEOUT_S)
+        status = await planner.call("status", timeout_s=TIMEOUT_S)
     except CallError as error:
         return str(error)
-    planner = status["planner"]
-    return str(planner["reason"]) if planner["state"] in ("waiting", "stopped") else ""
+    found = status["planner"]
+    return str(found["reason"]) if found["state"] in ("waiting", "stopped") else ""
 
 
 @serve.ingress()
@@ -114,15 +116,17 @@ class ControlPlaneAlone:
     """Starts the named actors and serves their API; the orderly end of the application ends them."""
 
     async def __init__(self, config: HeadwayConfig) -> None:  # type: ignore[misc] # Serve awaits it
-        plane = the_control_plane(config, routes=False)
+        self._application = serve.get_replica_context().app_name
+        plane = the_control_plane(config, self._application, routes=False)
         feed = StatusFeed(plane.status)
         metrics, self._live = ControlMetrics(config.model, feed), LivePage(plane, feed)
-        scaling = scaling_routes(the_scaling(config))
+        scaling = scaling_routes(the_scaling(config, self._application))
         routes = [*control_routes(plane), *scaling, *self._live.routes()]
-        self._serving = ControlApp(routes, make_access(config.gateway), why_not_planning, metrics)
+        self._serving = ControlApp(
+            routes, make_access(config.gateway), partial(why_not_planning, self._application), metrics
+        )
         self._config, self._token = config, ""
         self._keeping: asyncio.Task[None] | None = None
-        self._application = serve.get_replica_context().app_name
         gateway = config.gateway
         self._server = HttpServer(self._serving, gateway.host, gateway.port, tls=gateway.tls)
         await self._server.start()

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from ray import serve
@@ -65,10 +66,13 @@ class ActorControlPlane:
     Raises Unavailable, and InvalidRequest for settings.
     """
 
-    def __init__(self, router: str, others: Sequence[str] = (), timeout_s: float = TIMEOUT_S) -> None:
-        self._planner, self._router = NamedActor(names.PLANNER), NamedActor(router)
-        self._interpolator = NamedActor(names.INTERPOLATOR)
-        self._others = tuple(NamedActor(name) for name in others)
+    def __init__(
+        self, router: str, others: Sequence[str] = (), timeout_s: float = TIMEOUT_S, application: str = ""
+    ) -> None:
+        named = partial(NamedActor, application=application)
+        self._planner, self._router = named(names.PLANNER), named(router)
+        self._interpolator = named(names.INTERPOLATOR)
+        self._others = tuple(map(named, others))
         self._timeout_s = timeout_s
 
     async def status(self) -> Document:
@@ -136,8 +140,8 @@ class ActorControlPlane:
 class ActorScaling:
     """The virtual connector over HTTP. Raises Unavailable, NotFound, NeverIssued and InvalidRequest."""
 
-    def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
-        self._client = AsyncVirtualConnectorClient(timeout_s)
+    def __init__(self, timeout_s: float = TIMEOUT_S, application: str = "") -> None:
+        self._client = AsyncVirtualConnectorClient(timeout_s, application)
 
     async def next(self, after: int | None, timeout_s: float) -> Document | None:
         """The newest decision above `after` (None: not answered yet), waited for; None when time is over."""
@@ -168,15 +172,15 @@ class ActorScaling:
             return await self._client.report(pools)
 
 
-def the_control_plane(config: HeadwayConfig, *, routes: bool = True) -> ActorControlPlane:
-    """The control plane of this cluster; `routes` as it was started."""
+def the_control_plane(config: HeadwayConfig, application: str, *, routes: bool = True) -> ActorControlPlane:
+    """The control plane of that application; `routes` as it was started."""
     routing = routing_actors(config) if routes and needs_router(config) else ()
-    return ActorControlPlane(names.router(config.model), routing)
+    return ActorControlPlane(names.router(config.model), routing, application=application)
 
 
-def the_scaling(config: HeadwayConfig) -> ActorScaling | None:
+def the_scaling(config: HeadwayConfig, application: str) -> ActorScaling | None:
     """What carries decisions out from outside; None where another connector does."""
-    return ActorScaling() if connector_kind(config).decision_ids else None
+    return ActorScaling(application=application) if connector_kind(config).decision_ids else None
 
 
 def judged(status: Document, now_s: float) -> Document:

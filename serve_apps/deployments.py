@@ -103,10 +103,10 @@ class LatencyReporter:
     """Sends an observer's reports from the first request on; without requests there is nothing to report."""
 
     def __init__(
-        self, observer: LatencyObserver, period_s: float, actor: NamedActor | None = None, replica: str = ""
+        self, observer: LatencyObserver, period_s: float, actor: NamedActor, replica: str = ""
     ) -> None:
         self._observer, self._period_s, self._replica = observer, period_s, replica
-        self._actor = actor or NamedActor(names.INTERPOLATOR)
+        self._actor = actor
         self.standing: Mapping[str, float] = {}
         """The Interpolator's last answer: how this replica differs from its peers, if it does."""
         self._task: asyncio.Task[None] | None = None
@@ -206,7 +206,8 @@ class EngineReplica:
     """Prompts computed and chunks sent so far."""
 
     def __init__(self, config: HeadwayConfig, make: EngineFactory = make_engine) -> None:
-        self.replica = serve.get_replica_context().replica_id.unique_id
+        context = serve.get_replica_context()
+        self.replica, self._application = context.replica_id.unique_id, context.app_name
         self._model = config.model
         gpu_type = config.engine.gpu_type
         self._gpu_type = gpu_type_of_node() if gpu_type is None else gpu_type
@@ -305,7 +306,8 @@ class EngineReplica:
         if not settings.enabled or self._gpu_type in config.routing.gpu_profiles:
             return self._engine
         observer, every_s = LatencyObserver(), settings.report_interval_s
-        self._reporter = LatencyReporter(observer, every_s, replica=self.replica)
+        actor = NamedActor(names.INTERPOLATOR, application=self._application)
+        self._reporter = LatencyReporter(observer, every_s, actor, self.replica)
         return MeasuredEngine(self._engine, observer, self._reporter.start)
 
 

@@ -17,11 +17,11 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
+from actors.applications import ApplicationStore
 from actors.collector.pages import Page, ServePages
 from actors.collector.request_list import encode
 from actors.garbage import collect_when_quiet
 from actors.planning.settings import follow_slo
-from actors.store import InternalKvStore
 from headway.config import HeadwayConfig
 from headway.planning import Role
 from serve_apps.control_api import control_routes, scaling_routes
@@ -55,8 +55,9 @@ class Gateway:
     ) -> None:
         self._others = others
         self._backend = ServeBackend(config, {Role(role): handle for role, handle in engines.items()})
-        plane = the_control_plane(config)
-        routes = [*control_routes(plane), *scaling_routes(the_scaling(config))]
+        application = serve.get_replica_context().app_name
+        plane = the_control_plane(config, application)
+        routes = [*control_routes(plane), *scaling_routes(the_scaling(config, application))]
         self._serving = make_app(
             config, self._backend, routes, plane=plane, routing=lambda: self._backend.routing().seen()
         )
@@ -73,7 +74,9 @@ class Gateway:
             among=gateway.replicas,
         )
         await self._server.start()
-        self._slo = asyncio.create_task(follow_slo(InternalKvStore(), self._serving.state.set_slo))
+        self._slo = asyncio.create_task(
+            follow_slo(ApplicationStore(application), self._serving.state.set_slo)
+        )
         self._looking = asyncio.create_task(self._backend.silences.run())
         places = self._serving.state.traffic.places
         self._collecting = asyncio.create_task(collect_when_quiet(lambda: places.taken))

@@ -249,13 +249,15 @@ class ServeBackend:
     ) -> None:
         """`link` is for tests; without it the Router actor is called."""
         self._config, self._link = config, link
+        self._application = next(iter(handles.values())).app_name
         self._timeout_s, self._began_s = config.gateway.request_timeout_s, time.monotonic()
         queue = config.routing.queue
         self._phases = Phases(handles, queue.max_wait_s)
         for pool in self._phases.pools.values():
             pool.rule = SaturationRule.of(config)
         self._may_be_empty = [role for role in handles if config.pools[role.value].min_replicas == 0]
-        tell = partial(NamedActor(names.PLANNER).call, "held", uuid4().hex, timeout_s=TELL_WITHIN_S)
+        planner = NamedActor(names.PLANNER, application=self._application)
+        tell = partial(planner.call, "held", uuid4().hex, timeout_s=TELL_WITHIN_S)
         self._held = HeldRequests(
             self._phases.pools, queue.max_wait_s, self._may_be_empty, config.gateway.start_wait_s, tell
         )
@@ -347,7 +349,7 @@ class ServeBackend:
         if self._routed is None:
             routing = self._config.routing
             self._client = RouterClient(
-                self._link or RouterConnection(ActorAddress(self._config)),
+                self._link or RouterConnection(ActorAddress(self._config, self._application)),
                 self._phases.pools,
                 lambda request: self._direct.place(request.request_id, critical=request.critical),
                 WaitLimits(

@@ -65,9 +65,11 @@ class ActorFailure(Exception):
 class ControlActors:
     """The other actors, as far as the planner asks them."""
 
-    def __init__(self) -> None:
+    def __init__(self, application: str = "") -> None:
         needed = (names.METRIC_COLLECTOR, names.INTERPOLATOR)
-        self._actors = {name: NamedActor(name) for name in (*needed, names.PREDICTOR)}
+        self._actors = {
+            name: NamedActor(name, application=application) for name in (*needed, names.PREDICTOR)
+        }
         self._health = {name: ComponentHealth(ok=False, detail="not asked yet") for name in needed}
         self._to_tell = TELL
 

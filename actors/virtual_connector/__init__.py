@@ -12,7 +12,9 @@
 
 from typing import Any
 
+from actors.hosting import hosting
 from actors.names import VIRTUAL_CONNECTOR, VIRTUAL_CONNECTOR_CLIENT, start_actor
+from actors.store import Store
 from actors.virtual_connector.client import (
     AsyncVirtualConnectorClient,
     VirtualConnectorClient,
@@ -49,11 +51,14 @@ __all__ = [
 ]
 
 
-def start_coordinator(config_json: str) -> Any:  # noqa: ANN401 - an actor handle
+def start_coordinator(config_json: str, application: str = "headway") -> Any:  # noqa: ANN401 - an actor handle
     """The coordinator's handle; started if it does not run yet."""
-    return start_actor(
-        VirtualConnectorCoordinator, VIRTUAL_CONNECTOR, config_json, max_concurrency=MOST_CALLS
-    )
+    kind = hosting(VirtualConnectorCoordinator, _coordinator)
+    return start_actor(kind, VIRTUAL_CONNECTOR, {application: config_json}, max_concurrency=MOST_CALLS)
+
+
+def _coordinator(config_json: str, _: str, store: Store) -> VirtualConnectorCoordinator:
+    return VirtualConnectorCoordinator(config_json, store)
 
 
 def start_client() -> Any:  # noqa: ANN401 - an actor handle

@@ -46,8 +46,9 @@ class _Patience:
 class VirtualConnectorClient:
     """For plain code. A call ends within `timeout_s`, `wait` within that much more than its own time."""
 
-    def __init__(self, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        self._coordinator = NamedActor(VIRTUAL_CONNECTOR)
+    def __init__(self, timeout_s: float = CALL_TIMEOUT_S, application: str = "") -> None:
+        """Of that Serve application's deployment, by default of the first."""
+        self._coordinator = NamedActor(VIRTUAL_CONNECTOR, application=application)
         self._timeout_s = timeout_s
 
     def wait(self, timeout_s: float | None = None, after: int | None = None) -> ScalingDecision | None:
@@ -105,8 +106,8 @@ class AsyncVirtualConnectorClient:
 
     # Built-in types in all annotations: Ray Client hands the actor's signatures to callers without our code.
 
-    def __init__(self, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        self._coordinator = NamedActor(VIRTUAL_CONNECTOR)
+    def __init__(self, timeout_s: float = CALL_TIMEOUT_S, application: str = "") -> None:
+        self._coordinator = NamedActor(VIRTUAL_CONNECTOR, application=application)
         self._timeout_s = timeout_s
 
     async def wait(self, timeout_s: float | None = None, after: int | None = None) -> dict[str, Any] | None:

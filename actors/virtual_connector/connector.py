@@ -39,9 +39,10 @@ class VirtualConnector:
         coordinator: NamedActor | None = None,
         collector: NamedActor | None = None,
         clock: Callable[[], float] = time.monotonic,
+        application: str = "",
     ) -> None:
-        self._coordinator = coordinator or NamedActor(VIRTUAL_CONNECTOR)
-        self._collector = collector or NamedActor(METRIC_COLLECTOR)
+        self._coordinator = coordinator or NamedActor(VIRTUAL_CONNECTOR, application=application)
+        self._collector = collector or NamedActor(METRIC_COLLECTOR, application=application)
         self._timeout_s = config.connector.timeout_s
         self._carried_out: Mapping[Role, int] | None = None
         self._clock, self._compared_s = clock, -inf
@@ -132,4 +133,6 @@ def _unseen(pools: Mapping[str, str]) -> str:
     return f"{each} (VirtualConnectorClient.report, or POST /v1/scaling/report)"
 
 
-VIRTUAL = ConnectorKind(make=lambda config, _: VirtualConnector(config), decision_ids=True)
+VIRTUAL = ConnectorKind(
+    make=lambda config, application: VirtualConnector(config, application=application), decision_ids=True
+)

@@ -219,6 +219,12 @@ class VirtualConnectorCoordinator:
         self.timer_failures = 0
         self._on_time()
 
+    def close(self) -> None:
+        """Issue nothing any more."""
+        for work in (self._timer, self._issuing):
+            if work is not None:
+                work.cancel()
+
     async def propose(self, targets: Mapping[str, int], reasons: Mapping[str, Any]) -> dict[str, Any]:
         """Ask for replica counts per role. `status` is `sent`, `unchanged` or `pending`; BadProposal."""
         return await self._step(lambda: self._stored.propose(targets, reasons))

@@ -266,8 +266,8 @@ class ActorAddress:
     this gateway, so it is started again only after `MISSED_S`.
     """
 
-    def __init__(self, config: HeadwayConfig) -> None:
-        self._config = config
+    def __init__(self, config: HeadwayConfig, application: str = "headway") -> None:
+        self._config, self._application = config, application
         self._again_s: float | None = 0.0
         """The time from which a missing router is started; None while there is one."""
 
@@ -289,6 +289,6 @@ class ActorAddress:
                 self._again_s = time.monotonic() + MISSED_S
             if time.monotonic() < self._again_s:
                 raise
-            actor = start_routing(self._config)[names.router(self._config.model)]
+            actor = start_routing(self._config, self._application)[names.router(self._config.model)]
         self._again_s = None
         return actor

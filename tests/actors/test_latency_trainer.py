@@ -160,7 +160,7 @@ async def trained_for(router: SlowRouter | MovingRouter, rounds: int) -> Latency
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(latency_trainer, "NamedActor", lambda _: router)
         settings = load_config(None, {"routing.prediction.retrain_interval_s": 1e-9})
-        await LatencyTrainer.__init__(trainer, settings.model_dump_json())
+        LatencyTrainer.__init__(trainer, settings.model_dump_json())
     async with asyncio.timeout(PATIENCE_S):
         while router.asked < rounds:
             await asyncio.sleep(0.0)

@@ -100,8 +100,8 @@ def pid_of(name: str) -> int:
     return pids(name)[name]
 
 
-def test_another_application_is_refused_while_this_one_lives(plane: None, exporter: Exporter) -> None:
-    with pytest.raises(control_plane.ControlPlaneError, match=r"serves 'fed', which is live"):
+def test_another_application_of_the_same_model_is_refused(plane: None, exporter: Exporter) -> None:
+    with pytest.raises(control_plane.ControlPlaneError, match=r"'fed' of this cluster serves"):
         control_plane.start(config(exporter), "other")
     control_plane.stop(application="other")
     assert planner("status")["planner"]["state"] != "stopped"

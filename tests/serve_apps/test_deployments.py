@@ -22,7 +22,9 @@ def replica(monkeypatch):
     def make(kind: type[EngineReplica], **engine) -> EngineReplica:
         replica_id = SimpleNamespace(unique_id=f"{kind.__name__}-{next(names)}")
         monkeypatch.setattr(
-            deployments.serve, "get_replica_context", lambda: SimpleNamespace(replica_id=replica_id)
+            deployments.serve,
+            "get_replica_context",
+            lambda: SimpleNamespace(replica_id=replica_id, app_name="headway"),
         )
         return kind(config(kind, **engine))
 
@@ -91,7 +93,7 @@ class Reports:
     def __init__(self) -> None:
         self.meters, self.periods_s, self.replicas, self.started = [], [], [], 0
 
-    def __call__(self, meter, period_s, replica):
+    def __call__(self, meter, period_s, actor, replica):
         self.meters.append(meter)
         self.periods_s.append(period_s)
         self.replicas.append(replica)
@@ -197,7 +199,7 @@ class Endless:
 
 
 def endless(monkeypatch, size=1, *, fails=False) -> tuple[Mixed, Endless]:
-    context = SimpleNamespace(replica_id=SimpleNamespace(unique_id="r"))
+    context = SimpleNamespace(replica_id=SimpleNamespace(unique_id="r"), app_name="headway")
     monkeypatch.setattr(deployments.serve, "get_replica_context", lambda: context)
     engine = Endless(size, fails)
     return Mixed(config(Mixed), lambda *_: engine), engine
