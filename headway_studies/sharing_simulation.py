@@ -16,18 +16,18 @@ import numpy as np
 from headway.planning.deciding import fit, gpus, in_steps
 from headway.planning.forecasting import Forecaster
 from headway.planning.hindsight.policy import HeadwayPolicy
+from headway.planning.sharing import Demand, GpuLosses, decide_within, demanded, share
 from headway.planning.types import Observation, PlanningError
 from headway.simulation.kernel import COMPILED_FROM
 from headway.simulation.results import SimulationResult
 from headway.simulation.scenario import Scenario
 from headway.simulation.simulate import RequestSource, SimulationRun, Watchers
-from headway_studies.sharing import Demand, GpuLosses, decide_within, demanded, share
 from interp.jit import drop_stale_cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
-    """One deployment: what `simulate` takes, and its standing among the others (see `sharing`)."""
+    """One deployment: what `simulate` takes, and its standing among the others."""
 
     name: str
     scenario: Scenario

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.planning import PlanningError
-from headway_studies.sharing import Demand, GpuLosses, share
+from headway.planning.sharing import Demand, GpuLosses, share
 from tests.planning.planning_cases import steady
 
 NAMES = "abcd"

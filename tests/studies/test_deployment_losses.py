@@ -11,7 +11,7 @@ from headway.planning import PoolLimits, PoolState, Role, make_policy
 from headway.planning.deciding import gpus
 from headway.planning.hindsight.choice import choose
 from headway.planning.hindsight.learning import Traffic
-from headway_studies.sharing import Demand, Grant, PoolDemand, decide_within, demanded, gpu_losses, share
+from headway.planning.sharing import Demand, Grant, PoolDemand, decide_within, demanded, gpu_losses, share
 from tests.planning.planning_cases import NAN, PROFILE, limits, observed, settings, steady
 
 INTERVAL_S = 30.0
