@@ -3,12 +3,12 @@
     advance each to the tick → assess → demands → share the budget → each decides within its grant → act
 
 Each has its own trace, engines and fleet; all they have in common is the budget. A deployment whose last
-request has ended wants nothing any more. As with `max_gpu_budget` the budget bounds what is asked for: a
-replica that drains still occupies its GPUs for as long as that takes.
+request has ended wants nothing any more, nor is anything kept free for it. As with `max_gpu_budget` the
+budget bounds what is asked for: a replica that drains still occupies its GPUs for as long as that takes.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from headway.planning.deciding import fit, gpus, in_steps
 from headway.planning.forecasting import Forecaster
 from headway.planning.hindsight.policy import HeadwayPolicy
-from headway.planning.sharing import Demand, GpuLosses, decide_within, demanded, share
+from headway.planning.sharing import Demand, GpuLosses, Standing, decide_within, demanded, share
 from headway.planning.types import Observation, PlanningError
 from headway.simulation.kernel import COMPILED_FROM
 from headway.simulation.results import SimulationResult
@@ -36,19 +36,18 @@ class Tenant:
     forecaster: Forecaster | None = None
     state: Any = None
     """The policy's before its first decision; None: without a past."""
-    priority: int = 0
-    weight: float = 1.0
+    standing: Standing = field(default_factory=Standing)
     watchers: Watchers | None = None
 
     def demand(self, losses: GpuLosses) -> Demand:
         """Its losses, with its standing."""
-        return Demand(name=self.name, losses=losses, priority=self.priority, weight=self.weight)
+        return Demand(name=self.name, losses=losses, standing=self.standing)
 
 
 def simulate_shared(tenants: Sequence[Tenant], budget: int) -> Mapping[str, SimulationResult]:
     """Run all until the last request of each has ended, as `simulate` would; results by name.
 
-    PlanningError when intervals differ, a name comes twice, or the minimums exceed the budget.
+    PlanningError when intervals differ, or for what `share` refuses.
     """
     if len({tenant.policy.interval_s for tenant in tenants}) > 1:
         raise PlanningError("planner.adjustment_interval_s: deployments that share a budget need the same")

@@ -5,7 +5,7 @@ that it wants; L_k never rises. Priorities are strict: of two ways to share, the
 the highest tier loses less, and only where that is equal the next tier counts. A priority is a promise of
 order; as an exchange rate between tiers nobody could say what it means. Inside a tier
 
-    minimise  Σ_k w_k L_k(g_k)   subject to   m_k ≤ g_k ≤ W_k,  Σ_k g_k ≤ B
+    minimise  Σ_k w_k L_k(g_k)   subject to   a_k ≤ g_k ≤ c_k,  Σ_k g_k ≤ B − Σ_k r_k
 
 with weights w_k, what a request of each is worth: 1 unless it is set. Without them a tier prefers the
 deployments whose requests cost the fewest GPUs. L_k is not convex (with less than the work that comes nearly
@@ -17,6 +17,16 @@ multiple-choice knapsack, and the dynamic programme over GPUs is exact:
 in O(B · steps of L_k) a deployment. What no loss asks for but a deployment still holds, as its release is
 slow, comes last in its tier: so GPUs in use are not taken away for those below, while those above take them
 at once. What nobody wants, or what makes no whole replica of those who do, is not given out.
+
+Floors come before any priority. Of the W_k that it wants, deployment k has up to its floor f_k in any case,
+and never more than its ceiling C_k. While it does not want its floor, others may hold the share s_k of it;
+the rest r_k is kept free, so that no replica of others has to drain first when it does:
+
+    c_k = max(m_k, min(W_k, C_k))    a_k = max(m_k, min(c_k, f_k))    r_k = max(0, f_k − ⌊s_k f_k⌋ − a_k)
+
+all by whole replicas, downwards. Floors, or minimums where they are larger, together fit into B, and so do
+all a_k + r_k. What is left is the same problem with higher minimums and a smaller budget: floors first, then
+priorities strictly, then losses.
 
 The losses of one deployment. Of each pool, the share of requests lost with n replicas is what the chosen
 forecast with the factor that orders n would have lost; with fewer than its least factor orders, all. Replicas
@@ -34,7 +44,7 @@ so that deployments of equal need do not pass GPUs to and fro.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from math import gcd
 
@@ -46,6 +56,8 @@ from headway.planning.hindsight.needs import Assessment, needs_of
 from headway.planning.hindsight.policy import HeadwayPolicy
 from headway.planning.policies import jsonable
 from headway.planning.types import Decision, FloatArray, IntArray, PlanningError, PoolLimits, Role
+
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -70,67 +82,147 @@ class GpuLosses:
         """GPUs beyond which nothing is asked for."""
         return self.minimum_gpus + len(self.lost_rps) - 1
 
+    def between(self, least: int, most: int) -> "GpuLosses":
+        """The same where at least `least` and at most `most` GPUs are held, in whole replicas."""
+        most = self.whole(min(most, self.wanted_gpus))
+        least = self.whole(min(least, most))
+        held = self.lost_rps[least - self.minimum_gpus : most - self.minimum_gpus + 1]
+        return replace(self, minimum_gpus=least, lost_rps=held)
+
+    def whole(self, gpus: int) -> int:
+        """At most `gpus`, and at least the minimum, so that all of them make replicas."""
+        above = max(0, gpus - self.minimum_gpus)
+        return self.minimum_gpus + above - above % self.unit_gpus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What operators say of one deployment among the others. PlanningError where it contradicts itself.
+
+    A higher `priority` comes first; `weight` is the worth of a request. Up to `floor_gpus` it has what it
+    wants before any priority, and it never has more than `ceiling_gpus`. While it does not want its floor,
+    others may hold the share `lend` of it, in [0, 1]; the rest stays free for it.
+    """
+
+    priority: int = 0
+    weight: float = 1.0
+    floor_gpus: int = 0
+    ceiling_gpus: int | None = None
+    lend: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.lend <= 1.0:
+            raise PlanningError(f"lend: {self.lend:g} is no share between 0 and 1")
+        if self.ceiling_gpus is not None and self.ceiling_gpus < self.floor_gpus:
+            raise PlanningError(
+                f"ceiling_gpus: {self.ceiling_gpus} is below floor_gpus, which is {self.floor_gpus}"
+            )
+
+    @property
+    def own_gpus(self) -> int:
+        """The part of the floor that is never lent."""
+        return self.floor_gpus - int(self.lend * self.floor_gpus + ROUNDING)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Demand:
-    """One deployment at its decision. A higher `priority` comes first; `weight` is the worth of a request."""
+    """One deployment at its decision."""
 
     name: str
     losses: GpuLosses
-    priority: int = 0
-    weight: float = 1.0
+    standing: Standing = field(default_factory=Standing)
+
+    @property
+    def guaranteed_gpus(self) -> int:
+        """The most that it may claim before any priority."""
+        return max(self.standing.floor_gpus, self.losses.minimum_gpus)
+
+    @property
+    def above_ceiling(self) -> int:
+        """GPUs that it wants, but may not have."""
+        ceiling = self.standing.ceiling_gpus
+        return 0 if ceiling is None else max(0, self.losses.wanted_gpus - ceiling)
+
+    @property
+    def kept_free(self) -> int:
+        """Of the floor, what it does not hold at its minimum and others may not have."""
+        return max(0, self.losses.whole(self.standing.own_gpus) - self.losses.minimum_gpus)
+
+    def bounded(self) -> "Demand":
+        """The same from its floor to its ceiling."""
+        most = self.losses.wanted_gpus - self.above_ceiling
+        return replace(self, losses=self.losses.between(self.standing.floor_gpus, most))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """GPUs that a deployment may hold of those it wanted; `ahead`: those that it lacks, by who got them."""
+    """GPUs that a deployment may hold of those it wanted.
+
+    `ahead`: those that it lacks, by who got them and why; `kept_free`: by the deployment that they are kept
+    free for; `above_ceiling`: those that it may not have.
+    """
 
     gpus: int
     wanted: int
     ahead: Mapping[str, int]
+    kept_free: Mapping[str, int] = field(default_factory=dict)
+    above_ceiling: int = 0
 
     @property
     def words(self) -> str:
         """`holds 12 of 16 GPUs wanted; 4 went to chat (priority 2)`; empty when nothing is missing."""
         if self.gpus >= self.wanted:
             return ""
-        went = ", ".join(f"{gpus} went to {name}" for name, gpus in self.ahead.items())
-        return (
-            f"holds {self.gpus} of {self.wanted} GPUs wanted; {went or 'the others leave no room for more'}"
-        )
+        went = [f"{gpus} went to {name}" for name, gpus in self.ahead.items()]
+        kept = [f"{gpus} kept free for {name}" for name, gpus in self.kept_free.items()]
+        above = [f"{self.above_ceiling} above its ceiling"] if self.above_ceiling else []
+        why = ", ".join([*went, *kept, *above]) or "the others leave no room for more"
+        return f"holds {self.gpus} of {self.wanted} GPUs wanted; {why}"
 
 
 def share(demands: Iterable[Demand], gpus: int) -> Mapping[str, Grant]:
     """A grant for each name; the order of `demands` does not matter.
 
-    PlanningError when a name comes twice, or the minimums together exceed `gpus`.
+    PlanningError when a name comes twice, a ceiling is below a minimum, or the minimums or the floors
+    together exceed `gpus`.
     """
-    ranked = sorted(demands, key=lambda demand: (-demand.priority, demand.name))
+    ranked = sorted(demands, key=lambda demand: (-demand.standing.priority, demand.name))
     _check(ranked, gpus)
-    spare = gpus - sum(demand.losses.minimum_gpus for demand in ranked)
+    bounded = [demand.bounded() for demand in ranked]
+    free = {one.name: one.kept_free for one in bounded}
+    spare = gpus - sum(one.losses.minimum_gpus + free[one.name] for one in bounded)
     granted = dict[str, int]()
-    for _, members in groupby(ranked, key=lambda demand: demand.priority):
+    for _, members in groupby(bounded, key=lambda demand: demand.standing.priority):
         tier = list(members)
         more = _share_tier(tier, spare)
         spare -= sum(more)
         granted |= {one.name: one.losses.minimum_gpus + own for one, own in zip(tier, more, strict=True)}
-    return {demand.name: _grant(demand, ranked, granted) for demand in ranked}
+    return {demand.name: _grant(demand, ranked, granted, free) for demand in ranked}
 
 
 def _check(ranked: Sequence[Demand], gpus: int) -> None:
     names = [demand.name for demand in ranked]
     if twice := {name for name in names if names.count(name) > 1}:
         raise PlanningError(f"deployments: {min(twice)} is there twice")
-    if sum(demand.losses.minimum_gpus for demand in ranked) > gpus:
-        each = ", ".join(f"{demand.name} {demand.losses.minimum_gpus}" for demand in ranked)
-        raise PlanningError(f"gpus: {gpus} GPUs do not hold the minimums of all deployments ({each})")
+    for demand in ranked:
+        least, ceiling = demand.losses.minimum_gpus, demand.standing.ceiling_gpus
+        if ceiling is not None and ceiling < least:
+            raise PlanningError(f"ceiling_gpus: {demand.name} may hold {ceiling}, its minimum is {least}")
+    _check_fit("minimums", {demand.name: demand.losses.minimum_gpus for demand in ranked}, gpus)
+    _check_fit("floors", {demand.name: demand.guaranteed_gpus for demand in ranked}, gpus)
+
+
+def _check_fit(kind: str, needed: Mapping[str, int], gpus: int) -> None:
+    if sum(needed.values()) > gpus:
+        each = ", ".join(f"{name} {count}" for name, count in needed.items())
+        raise PlanningError(f"gpus: {gpus} GPUs do not hold the {kind} of all deployments ({each})")
 
 
 def _share_tier(tier: Sequence[Demand], spare: int) -> list[int]:
     """GPUs on top of each minimum: what loses least, and then what else is wanted."""
     totals, choices = np.zeros(spare + 1), list[IntArray]()
     for demand in tier:
-        totals, chosen = spend(totals, demand.weight * demand.losses.lost_rps)
+        totals, chosen = spend(totals, demand.standing.weight * demand.losses.lost_rps)
         choices.append(chosen)
     left, given = spare, list[int]()
     for chosen in reversed(choices):
@@ -162,15 +254,38 @@ def spend(totals: FloatArray, lost: FloatArray, unit: int = 1) -> tuple[FloatArr
     return best, chosen
 
 
-def _grant(demand: Demand, ranked: Sequence[Demand], granted: Mapping[str, int]) -> Grant:
-    """The grant of one deployment, and the others that have what it lacks: highest priority first."""
-    missing, ahead = demand.losses.wanted_gpus - granted[demand.name], dict[str, int]()
-    for other in ranked:
+def _grant(
+    demand: Demand, ranked: Sequence[Demand], granted: Mapping[str, int], free: Mapping[str, int]
+) -> Grant:
+    """The grant of one deployment, and where what it lacks is: kept free, on floors, or with others of its
+    priority or a higher one, highest first."""
+    others = [other for other in ranked if other.name != demand.name]
+    missing = demand.losses.wanted_gpus - granted[demand.name] - demand.above_ceiling
+    kept = _up_to(missing, {other.name: free[other.name] for other in others})
+    ahead = dict[str, int]()
+    for other in others:
         above = granted[other.name] - other.losses.minimum_gpus
-        if other.name != demand.name and other.priority >= demand.priority and min(above, missing) > 0:
-            ahead[f"{other.name} (priority {other.priority})"] = min(above, missing)
-            missing -= min(above, missing)
-    return Grant(gpus=granted[demand.name], wanted=demand.losses.wanted_gpus, ahead=ahead)
+        of_floor = min(above, other.guaranteed_gpus - other.losses.minimum_gpus)
+        ahead[f"{other.name} (floor)"] = of_floor
+        if other.standing.priority >= demand.standing.priority:
+            ahead[f"{other.name} (priority {other.standing.priority})"] = above - of_floor
+    return Grant(
+        gpus=granted[demand.name],
+        wanted=demand.losses.wanted_gpus,
+        ahead=_up_to(missing - sum(kept.values()), ahead),
+        kept_free=kept,
+        above_ceiling=demand.above_ceiling,
+    )
+
+
+def _up_to(missing: int, held: Mapping[str, int]) -> Mapping[str, int]:
+    """The first of these GPUs, by holder, until there are so many."""
+    found = dict[str, int]()
+    for name, gpus in held.items():
+        if (taken := min(gpus, missing)) > 0:
+            found[name] = taken
+            missing -= taken
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
 """Deployments that share a GPU budget: a YAML file (examples/share.yaml is one), and its simulation.
 
     gpus:        the budget
-    deployments: a list of {name, trace, rate_scale, start_s, duration_s, priority, weight, part,
-                 config, settings}
+    deployments: a list of {name, trace, rate_scale, start_s, duration_s, priority, weight, floor_gpus,
+                 ceiling_gpus, lend, part, config, settings}
 
 `trace` and `config` are looked for beside the file, then as they are. `settings` are dotted keys that lie
 over `config`.
@@ -22,6 +22,7 @@ from headway.config import load_config
 from headway.config.base import ConfigError, NonNegativeFloat, PositiveFloat, PositiveInt, Settings
 from headway.config.models import OPTIONS, read_settings
 from headway.planning.hindsight.policy import HeadwayPolicy
+from headway.planning.sharing import Standing
 from headway.simulation.build import Plan
 from headway.simulation.report import SimulationReport, parse_report
 from headway.simulation.simulate import Watchers
@@ -41,12 +42,32 @@ class SharedDeployment(Settings):
     trace: str
     priority: int = 0
     weight: PositiveFloat = 1.0
+    floor_gpus: Annotated[int, Field(ge=0, le=MOST_GPUS)] = 0
+    ceiling_gpus: PositiveInt | None = None
+    lend: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
     part: PositiveInt | None = None
     rate_scale: PositiveFloat = 1.0
     start_s: NonNegativeFloat = 0.0
     duration_s: PositiveFloat | None = None
     config: str | None = None
     settings: Mapping[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> "SharedDeployment":
+        if self.ceiling_gpus is not None and self.ceiling_gpus < self.floor_gpus:
+            raise ValueError(f"ceiling_gpus {self.ceiling_gpus} is below floor_gpus {self.floor_gpus}")
+        return self
+
+    @property
+    def standing(self) -> Standing:
+        """Its standing among the others."""
+        return Standing(
+            priority=self.priority,
+            weight=self.weight,
+            floor_gpus=self.floor_gpus,
+            ceiling_gpus=self.ceiling_gpus,
+            lend=self.lend,
+        )
 
     def job(self, file: Path, max_gpus: int | None = None) -> Job:
         """Its simulation; alone in `max_gpus` where they are given. The policy is always `headway`.
@@ -82,6 +103,14 @@ class SharedBudget(Settings):
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"the name {twice[0]!r} is there twice")
         return deployments
+
+    @model_validator(mode="after")
+    def _floors_fit(self) -> "SharedBudget":
+        floors = {one.name: one.floor_gpus for one in self.deployments if one.floor_gpus}
+        if sum(floors.values()) > self.gpus:
+            each = ", ".join(f"{name} {floor}" for name, floor in floors.items())
+            raise ValueError(f"{self.gpus} GPUs do not hold the floors of all deployments ({each})")
+        return self
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "SharedBudget":
@@ -238,8 +267,7 @@ def _tenant(
         policy=plan.policy,
         forecaster=plan.asked_forecaster,
         state=plan.first_state(),
-        priority=deployment.priority,
-        weight=deployment.weight,
+        standing=deployment.standing,
         watchers=Watchers(progress=progress),
     )
 

@@ -1,4 +1,4 @@
-"""Sharing a budget: the same as trying everything, strict priorities, minimums first, nothing left unused."""
+"""Sharing a budget: the same as trying everything, floors before strict priorities, nothing left unused."""
 
 from itertools import product
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.planning import PlanningError
-from headway.planning.sharing import Demand, GpuLosses, share
+from headway.planning.sharing import Demand, GpuLosses, Standing, share
 from tests.planning.planning_cases import steady
 
 NAMES = "abcd"
@@ -18,36 +18,51 @@ def losses(minimum, *lost):
     return GpuLosses(minimum_gpus=minimum, lost_rps=np.array(lost, np.float64))
 
 
-def demand(name, minimum, *lost, priority=0, weight=1.0):
-    return Demand(name=name, losses=losses(minimum, *lost), priority=priority, weight=weight)
+def demand(name, minimum, *lost, **standing):
+    return Demand(name=name, losses=losses(minimum, *lost), standing=Standing(**standing))
+
+
+NONE, ALL, UNBOUNDED = st.just(0), st.just(1.0), st.none()
 
 
 @st.composite
-def demands(draw):
-    """Whole losses and weights, so that sums are exact."""
+def demands(draw, floors=NONE, ceilings=UNBOUNDED, lend=ALL):
+    """Whole losses and weights, so that sums are exact; a ceiling is so far above what it must hold."""
     found = []
     for name in NAMES[: draw(st.integers(1, 4))]:
         lost = sorted(draw(st.lists(st.integers(0, 12), min_size=1, max_size=6)), reverse=True)
-        priority, weight = draw(st.integers(0, 2)), draw(st.integers(1, 3))
-        found.append(demand(name, draw(st.integers(0, 3)), *lost, priority=priority, weight=weight))
+        minimum, floor, above = draw(st.integers(0, 3)), draw(floors), draw(ceilings)
+        standing = Standing(
+            priority=draw(st.integers(0, 2)),
+            weight=draw(st.integers(1, 3)),
+            floor_gpus=floor,
+            ceiling_gpus=None if above is None else max(minimum, floor) + above,
+            lend=draw(lend),
+        )
+        found.append(Demand(name=name, losses=losses(minimum, *lost), standing=standing))
     return found
 
 
+settled = demands(
+    floors=st.integers(0, 6),
+    ceilings=st.none() | st.integers(0, 4),
+    lend=st.sampled_from([0.0, 0.5, 1.0]),
+)
 budgets = st.integers(0, 12)
 
 
 def least(of):
-    return sum(one.losses.minimum_gpus for one in of)
+    return sum(max(one.losses.minimum_gpus, one.standing.floor_gpus) for one in of)
 
 
 def lost(one, gpus):
-    return one.weight * one.losses.lost_rps[gpus - one.losses.minimum_gpus]
+    return one.standing.weight * one.losses.lost_rps[gpus - one.losses.minimum_gpus]
 
 
 def by_tier(of, granted):
     """Each tier's loss, and how far it is from having all the GPUs that it wants; highest first."""
-    tiers = sorted({one.priority for one in of}, reverse=True)
-    members = [[one for one in of if one.priority == tier] for tier in tiers]
+    tiers = sorted({one.standing.priority for one in of}, reverse=True)
+    members = [[one for one in of if one.standing.priority == tier] for tier in tiers]
     return [
         (
             sum(lost(one, granted[one.name]) for one in tier),
@@ -57,10 +72,26 @@ def by_tier(of, granted):
     ]
 
 
+def bounds(one):
+    """The least and the most that it may have, as an operator would say it."""
+    wanted, ceiling = one.losses.wanted_gpus, one.standing.ceiling_gpus
+    most = wanted if ceiling is None else min(wanted, ceiling)
+    return max(one.losses.minimum_gpus, min(most, one.standing.floor_gpus)), most
+
+
+def taken(one, gpus):
+    """GPUs that others can't have: those that it holds, or of its floor the part that is not lent."""
+    return max(gpus, one.standing.floor_gpus - int(one.standing.lend * one.standing.floor_gpus))
+
+
 def best_by_trying(of, budget):
-    ranges = [range(one.losses.minimum_gpus, one.losses.wanted_gpus + 1) for one in of]
+    ranges = [range(low, high + 1) for low, high in map(bounds, of)]
     names = [one.name for one in of]
-    possible = (dict(zip(names, counts, strict=True)) for counts in product(*ranges) if sum(counts) <= budget)
+    possible = (
+        dict(zip(names, counts, strict=True))
+        for counts in product(*ranges)
+        if sum(map(taken, of, counts)) <= budget
+    )
     return min(by_tier(of, granted) for granted in possible)
 
 
@@ -76,16 +107,25 @@ def test_no_other_way_loses_less(of, spare):
 
 
 @steady
-@given(demands(), budgets)
-def test_budget_minimums_and_wishes_hold_and_nothing_wanted_stays_unused(of, spare):
+@given(settled, budgets)
+def test_no_other_way_that_keeps_floors_and_ceilings_loses_less(of, spare):
     budget = least(of) + spare
-    granted = gpus(share(of, budget))
-    assert all(one.losses.minimum_gpus <= granted[one.name] <= one.losses.wanted_gpus for one in of)
-    assert sum(granted.values()) == min(budget, sum(one.losses.wanted_gpus for one in of))
+    assert by_tier(of, gpus(share(of, budget))) == best_by_trying(of, budget)
 
 
 @steady
-@given(demands(), budgets, st.randoms(use_true_random=False))
+@given(settled, budgets)
+def test_budget_bounds_and_wishes_hold_and_nothing_wanted_stays_unused(of, spare):
+    budget = least(of) + spare
+    granted = gpus(share(of, budget))
+    assert all(bounds(one)[0] <= granted[one.name] <= bounds(one)[1] for one in of)
+    assert sum(taken(one, granted[one.name]) for one in of) == min(
+        budget, sum(taken(one, bounds(one)[1]) for one in of)
+    )
+
+
+@steady
+@given(settled, budgets, st.randoms(use_true_random=False))
 def test_the_order_of_deployments_does_not_matter(of, spare, random):
     shuffled = list(of)
     random.shuffle(shuffled)
@@ -100,10 +140,11 @@ def test_a_larger_budget_never_costs_the_highest_tiers(of, spare):
 
 
 @steady
-@given(demands(), budgets)
+@given(settled, budgets)
 def test_a_grant_accounts_for_what_it_lacks(of, spare):
     for grant in share(of, least(of) + spare).values():
-        assert sum(grant.ahead.values()) <= grant.wanted - grant.gpus
+        known = sum(grant.ahead.values()) + sum(grant.kept_free.values()) + grant.above_ceiling
+        assert known <= grant.wanted - grant.gpus
         assert bool(grant.words) == (grant.gpus < grant.wanted)
 
 
@@ -141,7 +182,8 @@ def test_what_is_held_above_yields_only_by_its_own_release():
 
 def test_what_makes_no_whole_replica_goes_to_those_below():
     lost = np.zeros(5)
-    large = Demand(name="large", losses=GpuLosses(minimum_gpus=4, lost_rps=lost, unit_gpus=4), priority=1)
+    units = GpuLosses(minimum_gpus=4, lost_rps=lost, unit_gpus=4)
+    large = Demand(name="large", losses=units, standing=Standing(priority=1))
     small = demand("small", 1, 9, 5, 0)
     assert gpus(share([large, small], 7)) == {"large": 4, "small": 3}
     assert gpus(share([large, small], 10)) == {"large": 8, "small": 2}
@@ -150,6 +192,55 @@ def test_what_makes_no_whole_replica_goes_to_those_below():
 def test_minimums_that_do_not_fit_are_one_clear_error():
     with pytest.raises(PlanningError, match=r"^gpus: 3 GPUs do not hold the minimums .* \(a 2, b 2\)$"):
         share([demand("b", 2, 0), demand("a", 2, 0)], 3)
+
+
+def test_a_floor_comes_before_any_priority():
+    chat = demand("chat", 1, 9, 9, 9, 9, 0, priority=2)
+    batch = demand("batch", 1, 3, 2, 1, 0, floor_gpus=3)
+    grants = share([chat, batch], 6)
+    assert gpus(grants) == {"chat": 3, "batch": 3}
+    assert grants["chat"].words == "holds 3 of 5 GPUs wanted; 2 went to batch (floor)"
+    assert grants["batch"].words == "holds 3 of 4 GPUs wanted; 1 went to chat (priority 2)"
+
+
+@pytest.mark.parametrize(("lend", "others"), [(1.0, 9), (0.5, 7), (0.0, 4)])
+def test_of_a_floor_that_is_not_wanted_others_hold_what_is_lent(lend, others):
+    quiet = demand("quiet", 1, 0, floor_gpus=6, lend=lend, priority=1)
+    grants = share([quiet, demand("busy", 1, *range(12, 0, -1))], 10)
+    assert gpus(grants) == {"quiet": 1, "busy": others}
+    assert grants["busy"].kept_free == ({} if lend == 1.0 else {"quiet": 9 - others})
+
+
+def test_what_is_kept_free_and_a_ceiling_are_said():
+    quiet = demand("quiet", 1, 0, floor_gpus=3, lend=0.0)
+    busy = demand("busy", 1, *range(9, -1, -1), ceiling_gpus=8)
+    assert share([quiet, busy], 9)["busy"].words == (
+        "holds 6 of 10 GPUs wanted; 2 kept free for quiet, 2 above its ceiling"
+    )
+
+
+def test_floors_and_ceilings_go_by_whole_replicas():
+    units = GpuLosses(minimum_gpus=2, lost_rps=np.zeros(9), unit_gpus=2)
+    large = Demand(name="large", losses=units, standing=Standing(floor_gpus=5, ceiling_gpus=7, lend=0.0))
+    assert gpus(share([large, demand("small", 1, 9, 5, 0, priority=1)], 8)) == {"large": 4, "small": 3}
+    assert gpus(share([large, demand("small", 1, 9, priority=1)], 20)) == {"large": 6, "small": 1}
+
+
+def test_floors_that_do_not_fit_are_one_clear_error():
+    of = [demand("b", 2, 0, floor_gpus=1), demand("a", 1, 0, floor_gpus=3)]
+    with pytest.raises(PlanningError, match=r"^gpus: 4 GPUs do not hold the floors .* \(a 3, b 2\)$"):
+        share(of, 4)
+
+
+def test_a_ceiling_below_the_minimum_is_refused():
+    with pytest.raises(PlanningError, match=r"^ceiling_gpus: a may hold 1, its minimum is 2$"):
+        share([demand("a", 2, 0, ceiling_gpus=1)], 4)
+
+
+@pytest.mark.parametrize("wrong", [{"lend": 1.1}, {"lend": -0.1}, {"floor_gpus": 3, "ceiling_gpus": 2}])
+def test_a_standing_that_contradicts_itself_is_refused(wrong):
+    with pytest.raises(PlanningError, match=r"^(lend|ceiling_gpus): "):
+        Standing(**wrong)
 
 
 def test_a_name_that_comes_twice_is_refused():

@@ -11,7 +11,16 @@ from headway.planning import PoolLimits, PoolState, Role, make_policy
 from headway.planning.deciding import gpus
 from headway.planning.hindsight.choice import choose
 from headway.planning.hindsight.learning import Traffic
-from headway.planning.sharing import Demand, Grant, PoolDemand, decide_within, demanded, gpu_losses, share
+from headway.planning.sharing import (
+    Demand,
+    Grant,
+    PoolDemand,
+    Standing,
+    decide_within,
+    demanded,
+    gpu_losses,
+    share,
+)
 from tests.planning.planning_cases import NAN, PROFILE, limits, observed, settings, steady
 
 INTERVAL_S = 30.0
@@ -94,13 +103,19 @@ def test_targets_stay_within_the_grant(assessed, more):
 
 def test_the_decision_says_what_it_lacks_and_who_has_it(assessed):
     losses = demanded(POLICY, assessed)
-    other = Demand(name="chat", losses=losses, priority=2)
+    other = Demand(name="chat", losses=losses, standing=Standing(priority=2))
     grants = share([Demand(name="batch", losses=losses), other], losses.wanted_gpus + 5)
     reasons = decide_within(POLICY, assessed, grants["batch"]).reasons
     words = f"holds 5 of {losses.wanted_gpus} GPUs wanted; {losses.wanted_gpus - 5} went to chat (priority 2)"
     assert words in reasons["summary"]
     assert f"shared budget: {words}" in reasons["warnings"]
-    assert reasons["grant"] == {"gpus": 5, "wanted": losses.wanted_gpus, "ahead": dict(grants["batch"].ahead)}
+    none = {"kept_free": {}, "above_ceiling": 0}
+    assert reasons["grant"] == {
+        "gpus": 5,
+        "wanted": losses.wanted_gpus,
+        "ahead": dict(grants["batch"].ahead),
+        **none,
+    }
     plain = decide_within(POLICY, assessed, grants["chat"]).reasons
     assert "went to" not in plain["summary"]
     assert not [text for text in plain["warnings"] if text.startswith("shared budget")]

@@ -37,6 +37,15 @@ FILES = {
         GOOD.replace("priority: 2", "part: 3").replace("name: batch", "name: batch, part: 4"),
         ["the parts are 7 GPUs, the budget is 6"],
     ),
+    "floors beyond the budget": (
+        GOOD.replace("priority: 2", "floor_gpus: 4").replace("name: batch", "name: batch, floor_gpus: 3"),
+        ["6 GPUs do not hold the floors of all deployments (chat 4, batch 3)"],
+    ),
+    "a ceiling below the floor": (
+        GOOD.replace("priority: 2", "floor_gpus: 4, ceiling_gpus: 3"),
+        ["deployments.0", "ceiling_gpus 3 is below floor_gpus 4"],
+    ),
+    "more than all of a floor lent": (GOOD.replace("priority: 2", "lend: 1.5"), ["deployments.0.lend"]),
     "unknown setting": (GOOD.replace("slo.ttft_ms", "slo.ttft"), ["batch: slo.ttft: unknown key"]),
     "unknown profile": (GOOD.replace("slo.ttft_ms: 900", "engine.profile: none"), ["batch: ", "none"]),
     "missing settings file": (GOOD.replace("priority: 2", "config: no.yaml"), ["chat: no.yaml", "No such"]),
@@ -98,6 +107,19 @@ def test_targets_keep_the_budget_and_sums_are_those_of_the_rows(document: dict[s
         for row in way["deployments"]:
             assert row["lost"] == round(row["requests"] * (1 - row["attainment"]))
             assert all("grant" in one["reasons"] for one in row["intervals"][:-1]) == (way is document)
+
+
+def test_floors_and_ceilings_hold_at_every_decision(tmp_path: Path) -> None:
+    text = GOOD.replace("priority: 2", "priority: 2, ceiling_gpus: 3").replace(
+        "name: batch", "name: batch, floor_gpus: 4, lend: 0"
+    )
+    (tmp_path / "share.yaml").write_text(text, encoding="utf-8")
+    chat, batch = run_shared(read_shared(tmp_path / "share.yaml"), tmp_path / "share.yaml").deployments
+    for one, low, high in ((chat, 0, 2), (batch, 4, 4)):
+        for row in one.report.intervals[:-1]:
+            grant = row.reasons["grant"]
+            assert min(low, grant["wanted"]) <= grant["gpus"] <= high
+            assert sum(row.targets.values()) <= grant["gpus"]
 
 
 def test_what_is_split_is_the_budget(document: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ import pytest
 from headway.engine import EngineRules
 from headway.planning import PlanningError, PolicySettings, PoolLimits, Role
 from headway.planning.hindsight.policy import make_headway
+from headway.planning.sharing import Standing
 from headway.simulation.scenario import Scenario, StartUp
 from headway.simulation.simulate import simulate
 from headway_studies.sharing_simulation import Tenant, simulate_shared
@@ -36,7 +37,9 @@ def tenant(name, priority=0, *, rate=30.0, duration_s=900.0, seed=1, interval_s=
         start_up=StartUp(delay_s=30.0),
     )
     policy = make_headway(settings, PROFILE)
-    return Tenant(name=name, scenario=scenario, trace=trace, policy=policy, priority=priority)
+    return Tenant(
+        name=name, scenario=scenario, trace=trace, policy=policy, standing=Standing(priority=priority)
+    )
 
 
 def asked(results):
@@ -106,6 +109,6 @@ def test_minimums_beyond_the_budget_are_refused():
 
 
 def test_intervals_that_differ_are_refused():
-    slower = replace(tenant("slower", duration_s=60.0, interval_s=60.0), priority=1)
+    slower = replace(tenant("slower", duration_s=60.0, interval_s=60.0), standing=Standing(priority=1))
     with pytest.raises(PlanningError, match="need the same"):
         simulate_shared([tenant("one", duration_s=60.0), slower], 20)
