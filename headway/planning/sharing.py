@@ -28,19 +28,25 @@ all by whole replicas, downwards. Floors, or minimums where they are larger, tog
 all a_k + r_k. What is left is the same problem with higher minimums and a smaller budget: floors first, then
 priorities strictly, then losses.
 
+Moves. A GPU that changes hands serves nobody for a lead. As inside a deployment (`hindsight.choice`), what is
+held stays until another division would lose less, over the time for which it then stays at least (the hold),
+by all those together whose GPUs it changes:
+
+    Σ L(moved) < (1 − φ) Σ L(held)          φ = lead / (lead + hold)
+
+GPUs that nobody holds are free to go anywhere. Nothing of a lower tier is held against a higher one.
+
 The losses of one deployment. Of each pool, the share of requests lost with n replicas is what the chosen
-forecast with the factor that orders n would have lost; with fewer than its least factor orders, all. Replicas
-for the queue come on top. Where not enough is known of a pool yet, each replica is taken for an equal part of
-the requests. Over the pools losses add up, and the GPUs between them go where they save most:
+forecast with the factor that orders n would have lost; with fewer than its least factor orders, all. A queue
+needs x replicas on top until it is gone, which is the part ψ of the time for which a GPU that comes then
+stays. (What lacks a GPU has a queue; if that claimed it for all the time, the GPU would go to and fro.)
+
+    lost_r(n) = (1 − ψ) lost(n) + ψ lost(n − x)          ψ = DRAIN_S / hold
+
+Where not enough is known of a pool yet, each replica is taken for an equal part of the requests. Over the
+pools losses add up, and the GPUs between them go where they save most:
 
     L(g) = λ · min over Σ_r g_r n_r ≤ g of Σ_r lost_r(n_r)          λ requests/s of late
-
-A GPU that changes hands serves nobody for a lead. Counted over the time for which it then stays at least (the
-hold), what is gained above the h GPUs held now is worth less,
-
-    L'(g) = φ L(h) + (1 − φ) L(g)  for g > h,        φ = lead / (lead + hold)
-
-so that deployments of equal need do not pass GPUs to and fro.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,9 +56,10 @@ from math import gcd
 
 import numpy as np
 
+from headway.planning.deciding import gpus as gpus_of
 from headway.planning.hindsight.backtest import Backtest
 from headway.planning.hindsight.choice import Option, moving_share
-from headway.planning.hindsight.needs import Assessment, needs_of
+from headway.planning.hindsight.needs import DRAIN_S, Assessment, needs_of
 from headway.planning.hindsight.policy import HeadwayPolicy
 from headway.planning.policies import jsonable
 from headway.planning.types import Decision, FloatArray, IntArray, PlanningError, PoolLimits, Role
@@ -64,12 +71,15 @@ ROUNDING = 1e-9
 class GpuLosses:
     """`lost_rps` f8[W − m + 1], requests/s lost with m, m + 1, … W GPUs. PlanningError if that ever rises.
 
-    What is held without a loss comes in steps of `unit_gpus`: of others no replica can be made.
+    What is held without a loss comes in steps of `unit_gpus`: of others no replica can be made. `held_gpus`
+    are had now, and `moving` is the φ of the theory.
     """
 
     minimum_gpus: int
     lost_rps: FloatArray
     unit_gpus: int = 1
+    held_gpus: int = 0
+    moving: float = 0.0
 
     def __post_init__(self) -> None:
         if len(self.lost_rps) == 0 or not np.isfinite(self.lost_rps).all():
@@ -219,19 +229,36 @@ def _check_fit(kind: str, needed: Mapping[str, int], gpus: int) -> None:
 
 
 def _share_tier(tier: Sequence[Demand], spare: int) -> list[int]:
+    """GPUs on top of each minimum: as they are held, unless another division loses enough less."""
+    losses = [demand.losses for demand in tier]
+    weights = [demand.standing.weight for demand in tier]
+    moved = _divide(losses, weights, spare)
+    staying = [one.between(one.held_gpus, one.wanted_gpus) for one in losses]
+    kept = [own.minimum_gpus - one.minimum_gpus for own, one in zip(staying, losses, strict=True)]
+    if sum(kept) > spare:
+        return moved
+    more = _divide(staying, weights, spare - sum(kept))
+    stay = [own + other for own, other in zip(kept, more, strict=True)]
+    changed = [at for at, count in enumerate(moved) if count != stay[at]]
+    before = sum(weights[at] * losses[at].lost_rps[stay[at]] for at in changed)
+    after = sum(weights[at] * losses[at].lost_rps[moved[at]] for at in changed)
+    return moved if after < (1.0 - max(one.moving for one in losses)) * before else stay
+
+
+def _divide(losses: Sequence[GpuLosses], weights: Sequence[float], spare: int) -> list[int]:
     """GPUs on top of each minimum: what loses least, and then what else is wanted."""
     totals, choices = np.zeros(spare + 1), list[IntArray]()
-    for demand in tier:
-        totals, chosen = spend(totals, demand.standing.weight * demand.losses.lost_rps)
+    for one, weight in zip(losses, weights, strict=True):
+        totals, chosen = spend(totals, weight * one.lost_rps)
         choices.append(chosen)
     left, given = spare, list[int]()
     for chosen in reversed(choices):
         given.append(int(chosen[left]))
         left -= given[-1]
     given.reverse()
-    for at, demand in enumerate(tier):
-        more = min(left, len(demand.losses.lost_rps) - 1 - given[at])
-        more -= more % demand.losses.unit_gpus
+    for at, one in enumerate(losses):
+        more = min(left, len(one.lost_rps) - 1 - given[at])
+        more -= more % one.unit_gpus
         given[at] += more
         left -= more
     return given
@@ -290,15 +317,16 @@ def _up_to(missing: int, held: Mapping[str, int]) -> Mapping[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolDemand:
-    """One pool: its limits, the replicas it wants (within them) and has, `extra` of them for its queue.
+    """One pool: its limits, the replicas that it wants (within them), `extra` of them for its queue.
 
-    `option` or `tested` is None where not enough is known yet.
+    The queue needs them for the part `queued` of the time. `option` or `tested` is None where not enough is
+    known yet.
     """
 
     limits: PoolLimits
     wanted: int
-    held: int
     extra: int
+    queued: float
     option: Option | None
     tested: Backtest | None
 
@@ -309,42 +337,44 @@ class PoolDemand:
             return 1.0 - counts / max(self.wanted, 1)
         row = self.tested.names.index(self.option.forecast)
         shares = self.tested.lost[row] / max(self.tested.requests, 1.0)
-        ordered = self.tested.replicas[row] + self.extra
         least = np.append(1.0, np.minimum.accumulate(np.minimum(shares, 1.0)))
-        return least[np.searchsorted(ordered, counts, side="right")]
+        plain, queueing = (
+            least[np.searchsorted(self.tested.replicas[row] + extra, counts, side="right")]
+            for extra in (0, self.extra)
+        )
+        lost: FloatArray = (1.0 - self.queued) * plain + self.queued * queueing
+        return lost
 
 
-def gpu_losses(pools: Mapping[Role, PoolDemand], rate_rps: float, moving: float) -> GpuLosses:
-    """The losses of a deployment: `rate_rps` requests/s, `moving` the φ of the theory."""
+def gpu_losses(pools: Mapping[Role, PoolDemand], rate_rps: float) -> GpuLosses:
+    """The losses of a deployment at `rate_rps` requests/s."""
     minimum = sum(pool.limits.min_replicas * pool.limits.gpus_per_replica for pool in pools.values())
     wanted = sum(pool.wanted * pool.limits.gpus_per_replica for pool in pools.values())
-    held = sum(pool.held * pool.limits.gpus_per_replica for pool in pools.values())
     shares = np.zeros(wanted - minimum + 1)
     for pool in pools.values():
         shares, _ = spend(shares, pool.lost(), pool.limits.gpus_per_replica)
-    lost = rate_rps * np.minimum(shares, 1.0)
-    now = min(max(held - minimum, 0), len(lost) - 1)
-    lost[now + 1 :] = moving * lost[now] + (1.0 - moving) * lost[now + 1 :]
     unit = gcd(*(pool.limits.gpus_per_replica for pool in pools.values()))
-    return GpuLosses(minimum_gpus=minimum, lost_rps=np.minimum.accumulate(lost), unit_gpus=unit)
+    return GpuLosses(minimum_gpus=minimum, lost_rps=rate_rps * np.minimum(shares, 1.0), unit_gpus=unit)
 
 
 def demanded(policy: HeadwayPolicy, assessed: Assessment) -> GpuLosses:
     """The losses of a deployment at its decision, up to the GPUs that its policy holds where it has them."""
-    needs = needs_of(assessed, policy.settings)
-    wanted = policy.wanted(assessed, needs)
+    needs, limits = needs_of(assessed, policy.settings), policy.settings.limits
+    wanted, hold_s = policy.wanted(assessed, needs), policy.own.hold_s
     pools = {
         role: PoolDemand(
-            limits=policy.settings.limits[role],
+            limits=limits[role],
             wanted=wanted[role],
-            held=assessed.observation.pools[role].desired,
             extra=need.extra,
+            queued=DRAIN_S / max(DRAIN_S, hold_s),
             option=None if need.learning else need.option,
             tested=assessed.backtests.get(role),
         )
         for role, need in needs.items()
     }
-    return gpu_losses(pools, assessed.rate_rps, moving_share(assessed.lead_s, policy.own.hold_s))
+    held = gpus_of({role: assessed.observation.pools[role].desired for role in needs}, limits)
+    moving = moving_share(assessed.lead_s, hold_s)
+    return replace(gpu_losses(pools, assessed.rate_rps), held_gpus=held, moving=moving)
 
 
 def decide_within(policy: HeadwayPolicy, assessed: Assessment, grant: Grant) -> Decision:

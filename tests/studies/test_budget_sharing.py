@@ -1,5 +1,6 @@
 """Sharing a budget: the same as trying everything, floors before strict priorities, nothing left unused."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -14,12 +15,15 @@ from tests.planning.planning_cases import steady
 NAMES = "abcd"
 
 
-def losses(minimum, *lost):
-    return GpuLosses(minimum_gpus=minimum, lost_rps=np.array(lost, np.float64))
+def losses(minimum, *lost, held=0, moving=0.0):
+    lost_rps = np.array(lost, np.float64)
+    return GpuLosses(minimum_gpus=minimum, lost_rps=lost_rps, held_gpus=held, moving=moving)
 
 
-def demand(name, minimum, *lost, **standing):
-    return Demand(name=name, losses=losses(minimum, *lost), standing=Standing(**standing))
+def demand(name, minimum, *lost, held=0, moving=0.0, **standing):
+    return Demand(
+        name=name, losses=losses(minimum, *lost, held=held, moving=moving), standing=Standing(**standing)
+    )
 
 
 NONE, ALL, UNBOUNDED = st.just(0), st.just(1.0), st.none()
@@ -146,6 +150,51 @@ def test_a_grant_accounts_for_what_it_lacks(of, spare):
         known = sum(grant.ahead.values()) + sum(grant.kept_free.values()) + grant.above_ceiling
         assert known <= grant.wanted - grant.gpus
         assert bool(grant.words) == (grant.gpus < grant.wanted)
+
+
+@st.composite
+def held(draw):
+    """One tier on a budget that holds what each has."""
+    of = [replace(one, standing=Standing()) for one in draw(demands())]
+    have = [draw(st.integers(0, one.losses.wanted_gpus)) for one in of]
+    return [
+        replace(one, losses=replace(one.losses, held_gpus=gpus, moving=0.25))
+        for one, gpus in zip(of, have, strict=True)
+    ]
+
+
+@steady
+@given(held(), budgets)
+def test_what_is_held_stays_or_those_that_change_lose_enough_less(of, spare):
+    budget = sum(max(one.losses.minimum_gpus, one.losses.held_gpus) for one in of) + spare
+    granted = gpus(share(of, budget))
+    kept = [
+        replace(one, losses=one.losses.between(one.losses.held_gpus, one.losses.wanted_gpus)) for one in of
+    ]
+    stays = all(granted[one.name] >= one.losses.held_gpus for one in of)
+    assert by_tier(of, granted) == best_by_trying(kept if stays else of, budget)
+    if not stays:
+        stay = gpus(share(kept, budget))
+        changed = [one for one in of if granted[one.name] != stay[one.name]]
+        before, after = (sum(lost(one, found[one.name]) for one in changed) for found in (stay, granted))
+        assert after < 0.75 * before
+
+
+def test_a_gpu_moves_where_those_that_it_concerns_win_more_than_the_move_costs():
+    """Whatever a third one loses at the same time."""
+    third = demand("third", 0, 90, 80, held=1)
+    for gain, moved in ((1, False), (5, True)):
+        has = demand("has", 0, 4, 1, held=1, moving=0.25)
+        lacks = demand("lacks", 0, gain + 4, 1, held=0, moving=0.25)
+        assert gpus(share([has, lacks, third], 2))["lacks"] == int(moved)
+
+
+def test_what_is_held_below_is_not_held_against_a_higher_priority():
+    below = demand("below", 0, 9, 0, held=1, moving=0.9)
+    assert gpus(share([below, demand("above", 0, 1, 0, moving=0.9, priority=1)], 1)) == {
+        "above": 1,
+        "below": 0,
+    }
 
 
 def test_a_steep_loss_is_met_whole_or_not_at_all():

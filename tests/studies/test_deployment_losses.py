@@ -140,17 +140,25 @@ def test_its_own_budget_bounds_what_is_asked_for(assessed):
     assert demanded(bounded, assessed).wanted_gpus <= 7
 
 
-def test_what_would_come_a_lead_later_counts_less_than_what_is_held():
-    pool = PoolDemand(limits=PoolLimits(), wanted=5, held=3, extra=0, option=None, tested=None)
-    losses = gpu_losses({Role.MIXED: pool}, rate_rps=10.0, moving=0.25)
-    assert losses.lost_rps == pytest.approx([8.0, 6.0, 4.0, 2.5, 1.0])
+def test_a_demand_says_what_is_held_and_what_a_move_costs(busy, assessed):
+    losses = demanded(POLICY, assessed)
+    assert losses.held_gpus == gpus(busy[0], LIMITS)
+    assert losses.moving == pytest.approx(assessed.lead_s / (assessed.lead_s + POLICY.own.hold_s))
 
 
-def test_the_queue_takes_its_replicas_first(assessed):
-    """Two of the replicas work off what waits: the losses of what comes are those of two fewer."""
+def test_what_is_not_known_is_lost_in_equal_parts():
+    pool = PoolDemand(limits=PoolLimits(), wanted=5, extra=0, queued=0.2, option=None, tested=None)
+    losses = gpu_losses({Role.MIXED: pool}, rate_rps=10.0)
+    assert losses.lost_rps == pytest.approx([8.0, 6.0, 4.0, 2.0, 0.0])
+
+
+@pytest.mark.parametrize("queued", [0.0, 0.2, 1.0])
+def test_the_queue_takes_its_replicas_for_its_part_of_the_time(assessed, queued):
+    """Two of the replicas work off what waits: until then the losses of what comes are those of two fewer."""
     tested = assessed.backtests[Role.PREFILL]
     option = choose({Role.PREFILL: tested}, {Role.PREFILL: 1}, 0.01)[Role.PREFILL]
-    known = {"limits": PoolLimits(), "held": 0, "option": option, "tested": tested}
-    plain = PoolDemand(wanted=option.replicas, extra=0, **known).lost()
-    queued = PoolDemand(wanted=option.replicas + 2, extra=2, **known).lost()
-    assert list(queued) == [1.0, 1.0, *plain]
+    known = {"limits": PoolLimits(), "wanted": option.replicas + 2, "option": option, "tested": tested}
+    plain = PoolDemand(extra=0, queued=queued, **known).lost()
+    lost = PoolDemand(extra=2, queued=queued, **known).lost()
+    fewer = np.array([1.0, 1.0, *plain[:-2]])
+    assert lost == pytest.approx((1.0 - queued) * plain + queued * fewer)
