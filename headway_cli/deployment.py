@@ -91,20 +91,20 @@ def settings(path: str | None) -> HeadwayConfig:
     return config
 
 
-def deploy(config: HeadwayConfig, say: Say, form: Form = WHOLE) -> Deployed:
+def deploy(config: HeadwayConfig, say: Say, form: Form = WHOLE, name: str = APPLICATION) -> Deployed:
     """Start the application and wait until it serves; CliError names what did not come up."""
     from ray import serve
     from ray.serve.exceptions import RayServeException
     from ray.serve.schema import LoggingConfig
 
-    if exists():
-        raise AlreadyThere(f"the application {APPLICATION} is already on this cluster; headway down ends it")
+    if exists(name):
+        raise AlreadyThere(f"the application {name} is already on this cluster; headway down ends it")
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
     serve.start(proxy_location="Disabled", logging_config=quiet)
     say(f"starting {form.parts}")
     target = serve.RunTarget(
         form.build(config),
-        name=APPLICATION,
+        name=name,
         # Nothing of Serve's proxy: both have an HTTP server of their own, and stand beside any application.
         route_prefix=None,
         logging_config={"log_level": "WARNING", "enable_access_log": False},
@@ -119,9 +119,9 @@ def deploy(config: HeadwayConfig, say: Say, form: Form = WHOLE) -> Deployed:
         said = getattr(error, "cause", error)
         raise CliError(f"Serve refuses the application: {' '.join(str(said).split())}") from error
     except RuntimeError as error:
-        raise CliError(f"the application did not start: {error}; {why_not_up()}") from error
-    _wait_until_running(deadline, within_s, say)
-    addresses = serve.get_deployment_handle(form.ingress, APPLICATION).addresses.remote().result(timeout_s=60)
+        raise CliError(f"the application did not start: {error}; {why_not_up(name)}") from error
+    _wait_until_running(deadline, within_s, say, name)
+    addresses = serve.get_deployment_handle(form.ingress, name).addresses.remote().result(timeout_s=60)
     url = str(addresses[0]).replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
     deployed = Deployed(url=url)
     say(f"{form.ingress} at {deployed.url}, waiting until it is ready")
@@ -133,11 +133,11 @@ def deploy(config: HeadwayConfig, say: Say, form: Form = WHOLE) -> Deployed:
     return Deployed(url=url, waits_for=why_not)
 
 
-def why_not_up() -> str:
+def why_not_up(name: str = APPLICATION) -> str:
     """The last words of the deployments that did not start, each in a line."""
     from ray import serve
 
-    found = serve.status().applications.get(APPLICATION)
+    found = serve.status().applications.get(name)
     if found is None:
         return "nothing is known of it"
     # What a replica raised is the last line of a traceback.
@@ -145,40 +145,40 @@ def why_not_up() -> str:
     return "; ".join(dict.fromkeys(filter(None, said))) or found.message
 
 
-def exists() -> bool:
-    """True where the application is on the cluster."""
+def exists(name: str = APPLICATION) -> bool:
+    """True where an application of that name is on the cluster."""
     from ray import serve
     from ray.serve.exceptions import RayServeException
 
     try:
-        return APPLICATION in serve.status().applications
+        return name in serve.status().applications
     except RayServeException:
         return False
 
 
-def delete() -> bool:
-    """Delete the application and the actors that serve it; whether there was one."""
+def delete(name: str = APPLICATION) -> bool:
+    """Delete the application, and what the actors have of it; whether there was one."""
     from ray import serve
 
     from actors import control_plane
 
-    there = exists()
+    there = exists(name)
     if there:
-        serve.delete(APPLICATION)
+        serve.delete(name)
     try:
-        control_plane.stop(application=APPLICATION)
+        control_plane.stop(application=name)
     except control_plane.ControlPlaneError as error:
         raise CliError(str(error)) from error
     return there
 
 
-def _wait_until_running(deadline: float, within_s: float, say: Say) -> None:
+def _wait_until_running(deadline: float, within_s: float, say: Say, name: str) -> None:
     """Wait until every deployment runs, and report each new reason why it does not."""
     from ray import serve
 
     said = ""
-    while (found := serve.status().applications.get(APPLICATION)) is None or found.status != "RUNNING":
-        why = why_not_up()
+    while (found := serve.status().applications.get(name)) is None or found.status != "RUNNING":
+        why = why_not_up(name)
         if found is not None and found.status == "DEPLOY_FAILED":
             raise CliError(f"the application did not start: {why}")
         if time.monotonic() > deadline:

@@ -25,7 +25,7 @@ from headway.config import HeadwayConfig, load_config
 from headway.engine.nearest import guess_text
 from headway.engine.rules import engine_profile
 from headway_cli import ownership
-from headway_cli.cluster import cluster, stop_signals, uninterrupted, wait_for
+from headway_cli.cluster import APPLICATION, cluster, stop_signals, uninterrupted, wait_for
 from headway_cli.control import ControlClient
 from headway_cli.deployment import (
     CONTROL_ALONE,
@@ -50,9 +50,14 @@ InsecureOption = Annotated[
     bool, switch("--insecure", "Join a Ray that asks for no token, though others can reach it.")
 ]
 
+NameOption = Annotated[
+    str | None, option("NAME", "Of the application on that cluster, one a model; default: headway.", "--name")
+]
+
 Announce = Callable[[Deployed], None]
 Progress = Callable[[str | None, Path | None], None]
 """Takes the URL and Ray's directory as soon as they are known."""
+ONLY_THERE = "--name is for an application on a cluster that runs: give --address"
 STARTING_RAY_S = 120.0
 """Beside the time that engines have to start."""
 POLL_S = 0.2
@@ -63,6 +68,7 @@ def up(
     config: Annotated[str | None, argument("[CONFIG]", "Settings (YAML); default: the defaults.")] = None,
     *,
     address: AddressOption = None,
+    name: NameOption = None,
     insecure: InsecureOption = False,
     detach: Annotated[bool, switch("--detach", "Return when it serves; headway down ends it.")] = False,
 ) -> None:
@@ -70,7 +76,9 @@ def up(
     found = settings(config)
     told = partial(_announce, found)
     if address is not None:
-        stay_on_cluster(found, address, told, stay=not detach, insecure=insecure)
+        stay_on_cluster(found, address, told, name or APPLICATION, stay=not detach, insecure=insecure)
+    elif name is not None:
+        raise CliError(ONLY_THERE)
     elif detach:
         told(start_detached(config))
         print("It runs in the background; headway down ends it.")
@@ -86,15 +94,18 @@ def _announce(config: HeadwayConfig, deployed: Deployed) -> None:
     print(f"Control     {deployed.url}/v1/control/status (headway status --url {deployed.url})", flush=True)
 
 
-def down(address: AddressOption = None) -> None:
+def down(address: AddressOption = None, name: NameOption = None) -> None:
     """End what `headway up` or `attach` started; with --address, delete the application there."""
-    print(stop_owner() if address is None else stop_on_cluster(address))
+    if address is None and name is not None:
+        raise CliError(ONLY_THERE)
+    print(stop_owner() if address is None else stop_on_cluster(address, name or APPLICATION))
 
 
 def attach(
     config: Annotated[str, argument("CONFIG", "Settings (YAML): where metrics are, what is scaled.")],
     *,
     address: AddressOption = None,
+    name: NameOption = None,
     insecure: InsecureOption = False,
     detach: Annotated[bool, switch("--detach", "Return when it serves; headway down ends it.")] = False,
 ) -> None:
@@ -106,7 +117,10 @@ def attach(
             f"{config}: connector.kind: ray_serve scales an application of a Ray that runs: give --address"
         )
     if address is not None:
-        stay_on_cluster(found, address, told, stay=not detach, insecure=insecure, form=CONTROL_ALONE)
+        name = name or APPLICATION
+        stay_on_cluster(found, address, told, name, stay=not detach, insecure=insecure, form=CONTROL_ALONE)
+    elif name is not None:
+        raise CliError(ONLY_THERE)
     elif detach:
         told(start_detached(config, CONTROL_ALONE))
         print("It runs in the background; headway down ends it.")
@@ -190,6 +204,7 @@ def stay_on_cluster(
     config: HeadwayConfig,
     address: str,
     announce_to_user: Announce,
+    name: str = APPLICATION,
     *,
     stay: bool,
     insecure: bool,
@@ -199,10 +214,11 @@ def stay_on_cluster(
     with cluster(address, insecure=insecure):
         if refusal := unreachable_gateway(config, addresses()):
             raise CliError(refusal)
-        deployed = _deployed_whole(config, form)
+        deployed = _deployed_whole(config, form, name)
         announce_to_user(deployed)
         if not stay:
-            print(f"It stays on the cluster; headway down --address {address} ends it.")
+            named = "" if name == APPLICATION else f" --name {name}"
+            print(f"It stays on the cluster; headway down --address {address}{named} ends it.")
             return
         try:
             with stop_signals() as stopped:
@@ -210,18 +226,18 @@ def stay_on_cluster(
                 wait_for(stopped)
         finally:
             with uninterrupted():
-                delete()
+                delete(name)
 
 
-def _deployed_whole(config: HeadwayConfig, form: Form) -> Deployed:
+def _deployed_whole(config: HeadwayConfig, form: Form, name: str) -> Deployed:
     """Deploy; what fails or is interrupted half way does not stay on the other's cluster."""
     try:
-        return deploy(config, say, form)
+        return deploy(config, say, form, name)
     except AlreadyThere:
         raise
     except BaseException:
         with uninterrupted():
-            delete()
+            delete(name)
         raise
 
 
@@ -266,7 +282,9 @@ def stop_owner() -> str:
     return f"ended (process {owner.pid})"
 
 
-def stop_on_cluster(address: str) -> str:
-    """Delete the application and the control plane's actors from a cluster; what there is to say."""
+def stop_on_cluster(address: str, name: str) -> str:
+    """Delete the application from a cluster, and what actors have of it; what there is to say."""
     with cluster(address):
-        return "deleted the application and its actors" if delete() else "no application headway was there"
+        return (
+            "deleted the application and its actors" if delete(name) else f"no application {name} was there"
+        )

@@ -30,7 +30,7 @@ def deleted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         assert not insecure
         yield Cluster(address=address or "")
 
-    def delete() -> bool:
+    def delete(_: str) -> bool:
         times.append(True)
         return True
 
