@@ -1,8 +1,8 @@
 """The applications that the control plane serves: one deployment each, of a model of its own.
 
-`control_plane/applications` in the store has them: their settings, the token of their last start, and where
-their actors keep what a restart needs. The first one's lies where that of an only one always did, that of
-others under `applications/NAME/`.
+Each has a key `control_plane/applications/NAME` in the store: its settings, the token of its last start, and
+where its actors keep what a restart needs. That of the first lies where that of an only one always did
+(`control_plane/first` names it), that of others under `applications/NAME/`. Several may start at once.
 """
 
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ from typing import Any
 from actors.store import InternalKvStore, Store
 from actors.stored import Kind, put, read
 
-KEY = "control_plane/applications"
-KIND = Kind("applications", dict[str, Any])
+KEYS, FIRST = "control_plane/applications/", "control_plane/first"
+KIND = Kind("application", dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
     """One application: settings as JSON, a checksum of those that its actors cannot change, the token of its
-    last start, and the prefix of its keys in the store.
+    last start, its model, and the prefix of its keys in the store.
     """
 
     settings: str
@@ -30,37 +30,50 @@ class Served:
 
 
 def applications(store: Store) -> Mapping[str, Served]:
-    """By name, in the order in which they came."""
-    return read(store, KIND, KEY, _served, own=False) or {}
+    """By name."""
+    found = {
+        key.removeprefix(KEYS): read(store, KIND, key, lambda stored: Served(**stored), own=False)
+        for key in store.keys(KEYS)
+    }
+    return {name: each for name, each in found.items() if each is not None}
 
 
-def register(store: Store, served: Mapping[str, Served]) -> None:
-    """Have these be the applications that there are."""
-    put(store, KIND, KEY, {name: asdict(each) for name, each in served.items()})
+def register(store: Store, name: str, served: Served) -> None:
+    """Have this be one of them."""
+    put(store, KIND, KEYS + name, asdict(served))
 
 
-def default(served: Mapping[str, Served]) -> str:
+def forget(store: Store, name: str) -> None:
+    """Have it be none any more."""
+    store.delete(KEYS + name)
+    if store.get(FIRST) == name.encode():
+        store.delete(FIRST)
+
+
+def first(served: Mapping[str, Served]) -> str:
     """The one that calls without an application are for; empty where there is none."""
     return next((name for name, each in served.items() if not each.prefix), next(iter(served), ""))
 
 
-def prefix_of(name: str, served: Mapping[str, Served]) -> str:
-    """Where the keys of an application are that may be new."""
-    if name in served:
-        return served[name].prefix
-    return "" if all(each.prefix for each in served.values()) else f"applications/{name}/"
+def place_of(store: InternalKvStore, name: str) -> str:
+    """The prefix of an application that starts: none where it is the first, or becomes it."""
+    whose = store.claim(FIRST, name.encode())
+    return "" if whose == name.encode() else f"applications/{name}/"
+
+
+def store_of(name: str) -> InternalKvStore:
+    """The store of an application as its actors have it."""
+    served = applications(InternalKvStore()).get(name)
+    return InternalKvStore("" if served is None else served.prefix)
 
 
 class ApplicationStore(InternalKvStore):
-    """The store of an application as its own actors have it, for processes that begin before they do."""
+    """The same for processes that may begin before its actors do: it looks again each time."""
 
     def __init__(self, application: str) -> None:
         super().__init__()
         self._application, self._whole = application, InternalKvStore()
 
     def _key(self, key: str) -> str:
-        return super()._key(prefix_of(self._application, applications(self._whole)) + key)
-
-
-def _served(stored: Mapping[str, Any]) -> Mapping[str, Served]:
-    return {name: Served(**each) for name, each in stored.items()}
+        first, name = self._whole.get(FIRST), self._application
+        return super()._key(key if first in (None, name.encode()) else f"applications/{name}/{key}")

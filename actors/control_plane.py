@@ -24,13 +24,14 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from actors import hosts, names
-from actors.applications import Served, applications, prefix_of, register
+from actors.applications import Served, applications, forget, place_of, register
 from actors.connectors import connector_kind
 from actors.hosting import Make, hosting
 from actors.planning.settings import CONFIGURATION, SETTINGS, STARTED, fixed
@@ -61,7 +62,7 @@ def start(config: HeadwayConfig, application: str, *, routes: bool = True) -> st
     if refusal := hosts.unreachable_source(config, hosts.addresses()):
         raise ControlPlaneError(refusal)
     store = InternalKvStore()
-    known = _served(store)
+    known = applications(store)
     others = {name: each for name, each in known.items() if name != application and is_live(name)}
     if taken := next((name for name, each in others.items() if each.model == config.model), None):
         raise ControlPlaneError(
@@ -74,17 +75,17 @@ def start(config: HeadwayConfig, application: str, *, routes: bool = True) -> st
     rest = {name: each for name, each in known.items() if name in others or (name == application and same)}
     if known.keys() != rest.keys():
         logger.info("the control plane goes on without %s", ", ".join(known.keys() - rest.keys()))
-        _leave(store, known, rest)
+        _leave(store, known, rest, coming=application)
     if known and before is None and not others:
         store.delete(STARTED)
     mine = Served(
         settings=settings,
         checksum=kept,
         token=uuid.uuid4().hex,
-        prefix=prefix_of(application, {**others, **({} if before is None else {application: before})}),
+        prefix=place_of(store, application),
         model=config.model,
     )
-    register(store, {**others, application: mine})
+    register(store, application, mine)
     # Also for a planner that Ray restarts: it was made with settings that may be older.
     put(InternalKvStore(mine.prefix), CONFIGURATION, SETTINGS, settings)
     _bring_up(config, application, routes=routes)
@@ -117,7 +118,7 @@ def stop(purge: bool = False, token: str | None = None, application: str | None 
     With `application`, or the `token` of its last start, nothing ends that serves another one, which is live.
     """
     store = InternalKvStore()
-    known = _served(store)
+    known = applications(store)
     if token is not None:
         application = next((name for name, each in known.items() if each.token == token), None)
         if application is None:
@@ -169,17 +170,16 @@ def is_live(application: str) -> bool:
     return found is not None and found.status in LIVE
 
 
-def _served(store: Store) -> Mapping[str, Served]:
-    """The applications that the actors serve; none when none of them runs."""
-    return applications(store) if running() else {}
-
-
-def _leave(store: Store, known: Mapping[str, Served], rest: Mapping[str, Served]) -> None:
-    """Serve nobody but the rest any more: without any, all actors end.
+def _leave(store: Store, known: Mapping[str, Served], rest: Mapping[str, Served], coming: str = "") -> None:
+    """Serve nobody but the rest any more: without any, all actors end. `coming` keeps its place in the store.
 
     The tokens of the others are forgotten first: who keeps the actors must not revive what is ended.
     """
-    register(store, rest)
+    for name in known.keys() - rest.keys():
+        if name == coming:
+            register(store, name, replace(known[name], token=""))
+        else:
+            forget(store, name)
     if not rest:
         _end(running())
         return

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Any
 
-from actors.applications import applications, default, prefix_of
+from actors.applications import applications, first, store_of
 from actors.names import ActorGone
 from actors.store import InternalKvStore, Store
 
@@ -28,13 +28,13 @@ logger = logging.getLogger(__name__)
 class Parts:
     """The parts of one kind."""
 
-    def __init__(self, kind: str, make: Make, first: Mapping[str, str]) -> None:
-        """`first` has settings by application, for a store that knows of none. Raises what `make` raises."""
+    def __init__(self, kind: str, make: Make, known: Mapping[str, str]) -> None:
+        """`known` has settings by application, for a store that has none. Raises what `make` raises."""
         self._kind, self._make, self._making = kind, make, Lock()
         self._parts: dict[str, Any] = {}
         self._first = ""
         served = {name: each.settings for name, each in applications(InternalKvStore()).items()}
-        for application, settings in (served or first).items():
+        for application, settings in (served or known).items():
             try:
                 self.add(application, settings)
             except Exception:
@@ -46,10 +46,8 @@ class Parts:
         """Have a part of an application; made of these settings if there is none. What `make` raises."""
         with self._making:
             if application not in self._parts:
-                served = applications(InternalKvStore())
-                store = InternalKvStore(prefix_of(application, served))
-                self._parts[application] = self._make(settings, application, store)
-                self._first = default(served) or self._first or application
+                self._parts[application] = self._make(settings, application, store_of(application))
+                self._first = first(applications(InternalKvStore())) or self._first or application
 
     def of(self, application: str) -> Any:  # noqa: ANN401 - any part
         """The part of an application, by default of the first. ActorGone."""
@@ -65,7 +63,7 @@ class Parts:
 
 
 def hosting(kind: type, make: Make) -> type:
-    """The class of the actor; its constructor takes `first` as `Parts` does.
+    """The class of the actor; its constructor takes `known` as `Parts` does.
 
     With a coroutine among the methods of `kind` all parts share one event loop, else they share threads.
     """
@@ -79,8 +77,8 @@ class _ThreadHost:
     kind: type
     make: Make
 
-    def __init__(self, first: Mapping[str, str]) -> None:
-        self.parts = Parts(type(self).__name__, type(self).make, first)
+    def __init__(self, known: Mapping[str, str]) -> None:
+        self.parts = Parts(type(self).__name__, type(self).make, known)
 
     def add(self, application: str, settings: str) -> None:
         """Have a part of an application, made of these settings if there is none."""
@@ -95,8 +93,8 @@ class _LoopHost:
     kind: type
     make: Make
 
-    async def __init__(self, first: Mapping[str, str]) -> None:  # type: ignore[misc] # Ray awaits it
-        self.parts = Parts(type(self).__name__, type(self).make, first)
+    async def __init__(self, known: Mapping[str, str]) -> None:  # type: ignore[misc] # Ray awaits it
+        self.parts = Parts(type(self).__name__, type(self).make, known)
 
     async def add(self, application: str, settings: str) -> None:
         """Have a part of an application, made of these settings if there is none."""

@@ -54,6 +54,11 @@ class InternalKvStore:
         """Replace the value, whole or not at all."""
         internal_kv()._internal_kv_put(self._key(key), value, overwrite=True, namespace=KV_NAMESPACE)
 
+    def claim(self, key: str, value: bytes) -> bytes:
+        """The value that is there; this one where there was none. One of several at once has its way."""
+        internal_kv()._internal_kv_put(self._key(key), value, overwrite=False, namespace=KV_NAMESPACE)
+        return self.get(key) or value
+
     def delete(self, key: str) -> None:
         """Remove the value if there is one."""
         internal_kv()._internal_kv_del(self._key(key), namespace=KV_NAMESPACE)

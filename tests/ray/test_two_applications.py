@@ -39,11 +39,15 @@ def plans(system: LiveSystem) -> bool:
 def systems(ray_cluster: object) -> Iterator[dict[str, LiveSystem]]:
     from serve_apps.builders import application
 
-    made = {}
+    made, targets = {}, []
     for name in MODELS:
         config = settings(name)
-        serve.run(application(config), name=name, route_prefix=None, external_scaler_enabled=True)
         made[name] = LiveSystem(url=f"http://127.0.0.1:{config.gateway.port}")
+        targets.append(
+            serve.RunTarget(application(config), name=name, route_prefix=None, external_scaler_enabled=True)
+        )
+    # At once, as those of a Serve file are.
+    serve.run_many(targets)
     for system in made.values():
         wait_until(lambda system=system: plans(system))  # type: ignore[misc]
     yield made
