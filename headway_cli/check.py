@@ -135,7 +135,7 @@ def check_cluster(path: str, address: str) -> None:
     from headway_cli.cluster_facts import look as look_at
 
     settings, placed = _settings_of(path)
-    limits = make_plan(settings).settings.limits
+    limits = make_plan(settings).settings.widest
     found = findings(settings, look_at(settings, address), limits, gateway_placed=placed)
     for one in found:
         print(f"{'ok' if one.ok else 'FAULT'}: {one.text}")
@@ -207,7 +207,7 @@ def look(config: HeadwayConfig, path: str) -> None:
     profile = engine_profile(config, source.told)
     if guess := guess_text(profile.meta):
         print(f"profile: {guess}; headway profile --fleet measures yours")
-    limits = policy_settings(config, profile).limits
+    limits = policy_settings(config, profile).widest
     for line in (
         *_too_many({**source.replicas, **target.replicas}, limits, config.planner.max_gpu_budget),
         *_too_slow(config.slo, profile, source.measured),

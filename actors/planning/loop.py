@@ -228,7 +228,8 @@ class PlannerLoop:
             return
         if last.dry_run or self._context.settings.config.planner.dry_run:
             return
-        fitted = fit(last.targets, policy.settings.limits, policy.settings.max_gpu_budget).targets
+        bounds = policy.settings.bounds.at(self._context.clock())
+        fitted = fit(last.targets, bounds.limits, bounds.max_gpu_budget).targets
         applied = await apply(self._context, last, fitted)
         # Reached before the restart: nothing is on its way any more.
         if applied.reached_at is None and applied.connector.status not in NOT_UNDER_WAY:

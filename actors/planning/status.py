@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from actors.connectors.drift import DriftAwareConnector
+from actors.connectors.protocol import PoolCounts
 from actors.planning.context import PlannerContext, PlannerState
 from headway.config import PoolSettings
 from headway.engine.kinds import engine_kind
@@ -23,6 +24,7 @@ from headway.planning.record_figures import (
     unended_since,
 )
 from headway.planning.records import DecisionRecord
+from headway.planning.schedule import ScheduledLimits
 from headway.planning.types import KnowsAlternatives
 
 PLANNER_SETTINGS = ("dry_run", "policy", "max_gpu_budget")
@@ -83,10 +85,7 @@ def status_document(context: PlannerContext, state: PlannerState, loop: LoopCoun
             "interval_s": state.policy.interval_s,
             "ready_within_s": config.engine.ready_within_s,
         },
-        "pools": {
-            name: {**_pool(Role(name), pool, state), **_held(Role(name), pool, state, context.clock())}
-            for name, pool in config.pools.items()
-        },
+        "pools": {name: _pool(Role(name), pool, context, state) for name, pool in config.pools.items()},
         "attainment": {
             "last_interval": None if state.measured is None else state.measured.attainment,
             "ttft_only": state.measured is not None and state.measured.ttft_only,
@@ -171,22 +170,27 @@ def _alternatives(state: PlannerState) -> dict[str, Any] | None:
     return None if found is None else asdict(found)
 
 
-def _held(role: Role, pool: PoolSettings, state: PlannerState, now_s: float) -> dict[str, int]:
-    """What waits for the first replica of a pool that is empty; nothing of others."""
-    counts, held = state.counts.get(role), state.held_now(now_s)
-    empty = pool.min_replicas == 0 and counts is not None and not counts.ready
-    return {"waiting": held} if empty else {}
-
-
-def _pool(role: Role, pool: PoolSettings, state: PlannerState) -> dict[str, Any]:
+def _pool(role: Role, pool: PoolSettings, context: PlannerContext, state: PlannerState) -> dict[str, Any]:
     counts = state.counts.get(role)
     load = None if state.measured is None else state.measured.load.get(role)
     in_force = state.policy.in_force
     limits: PoolLimits | None = None if in_force is None else in_force.settings.limits.get(role)
+    if in_force is not None and pool.schedule:
+        limits = in_force.settings.bounds.at(context.clock()).limits.get(role)
     return {
         **{key: getattr(counts, key, None) for key in ("desired", "starting", "ready", "draining")},
         **{key: getattr(load, key, None) for key in ("running", "waiting", "kv_usage")},
         "min_replicas": pool.min_replicas,
         "max_replicas": pool.max_replicas,
         "gpus_per_replica": pool.gpus_per_replica if limits is None else limits.gpus_per_replica,
+        "schedule": limits.words() if isinstance(limits, ScheduledLimits) else "",
+        **_held(counts, pool, context, state),
     }
+
+
+def _held(
+    counts: PoolCounts | None, pool: PoolSettings, context: PlannerContext, state: PlannerState
+) -> dict[str, int]:
+    """What waits for the first replica of a pool that is empty; nothing of others."""
+    empty = pool.min_replicas == 0 and counts is not None and not counts.ready
+    return {"waiting": state.held_now(context.clock())} if empty else {}

@@ -50,7 +50,7 @@ from headway.config.models import (
     load_config,
     resolve_profile,
 )
-from headway.config.planner import POLICIES, PlannerSettings
+from headway.config.planner import POLICIES, PlannerSettings, time_zone
 from headway.config.routing import (
     OffloadSettings,
     PluginSettings,
@@ -102,4 +102,5 @@ __all__ = [
     "json_schema",
     "load_config",
     "resolve_profile",
+    "time_zone",
 ]

@@ -1,9 +1,10 @@
 """Settings of the engines and of the pools that run them."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from headway.config.base import (
     MOST_REPLICAS,
@@ -14,6 +15,7 @@ from headway.config.base import (
     PositiveInt,
     ReplicaCount,
     Settings,
+    shown,
 )
 from headway.extensions import ExtensionPoint
 
@@ -177,6 +179,48 @@ class EngineSettings(Settings):
         return kind
 
 
+Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+TIME = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])|(24):(00)")
+"""A time of the day, or its end."""
+
+
+class ScheduleWindow(Settings):
+    """Bounds of a pool at some times of the week, by the wall clock of `planner.time_zone`."""
+
+    # Written as `from` and `to`, also when the planner is handed its settings.
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    days: tuple[Day, ...] = DAYS
+    """The days on which it begins: mon, tue, wed, thu, fri, sat, sun; left out: every day."""
+    begins: str = Field(default="00:00", alias="from")
+    """The time at which it begins, such as 08:00."""
+    ends: str = Field(default="24:00", alias="to")
+    """The time at which it ends, on the next day where that is before `from`."""
+    min_replicas: NonNegativeInt | None = Field(default=None, le=MOST_REPLICAS)
+    """Null: the pool's own. Replicas are started so that they serve when the window begins."""
+    max_replicas: ReplicaCount | None = None
+    """Null: the pool's own."""
+
+    @field_validator("begins", "ends")
+    @classmethod
+    def _is_a_time(cls, text: str) -> str:
+        if not TIME.fullmatch(text):
+            raise ValueError(f"should be a time from 00:00 to 24:00, such as 08:30, not {shown(text)}")
+        return text.zfill(5)
+
+    @model_validator(mode="after")
+    def _is_some_time(self) -> "ScheduleWindow":
+        if not self.days:
+            raise ValueError("days is empty; leave it out for every day")
+        if self.begins in ("24:00", self.ends):
+            raise ValueError(f"from {self.begins} to {self.ends} is no time; a whole day is 00:00 to 24:00")
+        if self.min_replicas is None and self.max_replicas is None:
+            raise ValueError("needs min_replicas or max_replicas")
+        return self
+
+
 class PoolSettings(Settings):
     """The bounds of one pool."""
 
@@ -185,6 +229,9 @@ class PoolSettings(Settings):
     holds requests until a replica is back (docs/howto/zero.md)."""
     max_replicas: ReplicaCount = 16
     """Replicas of the pool at most."""
+    schedule: tuple[ScheduleWindow, ...] = ()
+    """Other bounds at some times of the week (docs/planning.md#bounds-by-schedule); of windows that overlap
+    the last counts."""
     gpus_per_replica: PositiveInt | None = Field(default=None, le=MOST_REPLICAS)
     """GPUs of one replica; null: as profiled. vLLM splits the model over them
     (docs/vllm.md#tensor-parallelism)."""
@@ -204,6 +251,23 @@ class PoolSettings(Settings):
         if self.min_replicas > self.max_replicas:
             raise ValueError(f"min_replicas {self.min_replicas} is above max_replicas {self.max_replicas}")
         return self
+
+    @model_validator(mode="after")
+    def _windows_fit(self) -> "PoolSettings":
+        for number, window in enumerate(self.schedule):
+            least, most = self.bounds_in(window)
+            both = None not in (window.min_replicas, window.max_replicas)
+            own = "" if both else ", one of them the pool's own"
+            if least > most:
+                raise ValueError(f"schedule.{number}: min_replicas {least} is above max_replicas {most}{own}")
+            if least == 0 < self.min_replicas:
+                raise ValueError(f"schedule.{number}: min_replicas 0 needs it to be 0 for the pool, too")
+        return self
+
+    def bounds_in(self, window: ScheduleWindow) -> tuple[int, int]:
+        """The fewest and the most replicas while a window lasts."""
+        least, most = window.min_replicas, window.max_replicas
+        return self.min_replicas if least is None else least, self.max_replicas if most is None else most
 
 
 class GpuTypeSettings(Settings):

@@ -11,6 +11,7 @@ is not a mapping are errors. Plain scalars mean what YAML 1.2 says: numbers are 
 
 import re
 from collections.abc import Hashable, Mapping
+from datetime import UTC, datetime
 from difflib import SequenceMatcher
 from functools import cache
 from pathlib import Path
@@ -42,7 +43,7 @@ from headway.config.base import (
 )
 from headway.config.engine import DEFAULT_PROFILE, EngineSettings, GpuTypeSettings, PoolSettings
 from headway.config.live import ConnectorSettings, GatewaySettings, MetricsSettings, TracingSettings
-from headway.config.planner import PlannerSettings, planner_model
+from headway.config.planner import PlannerSettings, planner_model, time_zone
 from headway.config.routing import RoutingSettings, SloClass
 
 M = TypeVar("M", bound=Settings)
@@ -147,6 +148,9 @@ class SimulationSettings(Settings):
     """The fleet at time 0: sized for the first interval's load (mixed pools: the fewest replicas that
     keep the promise in a replay of it), each pool's minimum, or counts per role. A static fleet begins as
     itself."""
+    begins_at: datetime = datetime(1970, 1, 1, tzinfo=UTC)
+    """The date and time of second 0 of the trace, for `pools.ROLE.schedule`, such as 2026-03-29T06:00; in
+    `planner.time_zone` unless it names another."""
     drain_limit_s: NonNegativeFloat = Field(default=14_400.0, le=1e9)
     """Seconds after the trace in which requests may still end; those that have not count as failed."""
     crashes: tuple[CrashSettings, ...] = ()
@@ -212,6 +216,13 @@ class HeadwayConfig(Settings):
     gateway: GatewaySettings = GatewaySettings()
     tracing: TracingSettings = TracingSettings()
     simulation: SimulationSettings = SimulationSettings()
+
+    @property
+    def begins_s(self) -> float:
+        """Seconds since 1970 at second 0 of a simulation."""
+        begins = self.simulation.begins_at
+        zone = begins.tzinfo or time_zone(self.planner.time_zone)
+        return begins.replace(tzinfo=zone).timestamp()
 
     def price_per_gpu_hour(self) -> float | None:
         """Of a GPU: as stated, or of the GPU type with the same profile, or of the only type; else None."""

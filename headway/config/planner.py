@@ -6,11 +6,21 @@ or from an installed package, and is checked by the settings model that the poli
 """
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, tzinfo
 from typing import Any, Protocol, runtime_checkable
+from zoneinfo import ZoneInfo
 
-from pydantic import Field, create_model, model_validator
+from pydantic import Field, create_model, field_validator, model_validator
 
-from headway.config.base import NonNegativeFloat, PositiveFloat, PositiveInt, ReplicaCount, RoleName, Settings
+from headway.config.base import (
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    ReplicaCount,
+    RoleName,
+    Settings,
+    shown,
+)
 from headway.extensions import ExtensionError, ExtensionPoint
 
 
@@ -52,6 +62,19 @@ class AdviceSettings(Settings):
     that stood there when a dry run ended that came before the first action."""
 
 
+def time_zone(name: str) -> tzinfo:
+    """The zone of that IANA name. ValueError where this host's database does not have it; UTC needs none."""
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:
+        raise ValueError(
+            f"{shown(name)} is not in this host's database of time zones (names such as Europe/Berlin; "
+            "a host without the database needs the package tzdata)"
+        ) from error
+
+
 class PlannerSettings(Settings, extra="allow"):
     """The planner: policy, forecasts, interval and budget."""
 
@@ -71,6 +94,9 @@ class PlannerSettings(Settings, extra="allow"):
     """Replicas by which one decision may change a pool, up or down, under every policy; null: any number.
     Replica limits and GPU budget come first; the reasons of a decision say where it cut (`limits`, with
     the policy's own counts as `wished`)."""
+    time_zone: str = "UTC"
+    """Of all `pools.ROLE.schedule`: an IANA name such as Europe/Berlin. Names other than UTC need a host with
+    the database of time zones, or the package tzdata."""
     no_correction: bool = False
     """Keep both correction factors of the `reference` policy at 1."""
     dry_run: bool = False
@@ -91,6 +117,12 @@ class PlannerSettings(Settings, extra="allow"):
         """The settings of one policy: its section, or the defaults of it; None: it has no section."""
         model = _section_model(policy)
         return self.sections.get(policy) or (None if model is None else model())
+
+    @field_validator("time_zone")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        time_zone(name)
+        return name
 
     @model_validator(mode="before")
     @classmethod

@@ -41,7 +41,7 @@ from headway.planning.policies import (
     ordered,
     progress_warnings,
 )
-from headway.planning.types import Decision, Observation, PlanningError, PoolState, Role
+from headway.planning.types import Decision, Observation, PlanningError, PoolLimits, PoolState, Role
 from interp import Profile
 
 
@@ -205,6 +205,10 @@ class ThresholdPolicy:
     def target_ongoing(self) -> Mapping[Role, float]:
         """Requests that one replica of each role should carry."""
         return {role: getattr(self.own.target_ongoing, role) for role in Role}
+
+    def within(self, limits: Mapping[Role, PoolLimits]) -> "ThresholdPolicy":
+        """The same within these limits."""
+        return replace(self, settings=replace(self.settings, limits=limits))
 
     def initial_state(self) -> ThresholdState:
         """Nothing remembered; the first decision starts from the desired counts."""

@@ -25,19 +25,26 @@ Steps. With `planner.max_step` k a pool of d desired replicas goes to
 whatever the policy; the next decision goes on from there. Limits and GPU budget come first: where falling
 pools would leave too little to rising ones, those rise by less, and where the desired counts themselves do
 not fit, as after a budget was lowered, pools fall at once.
+
+Schedules. Bounds that a schedule changes are those of the decision's time (`headway.planning.schedule`). A
+policy that is `PlansWithin` plans with them; the counts of others, which know the pools' own, are fitted.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import floor
 from numbers import Integral
+from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
 from headway.extensions import fault_line
+from headway.planning.schedule import Schedule, ScheduledLimits
 from headway.planning.types import (
     Decision,
+    KnowsStarts,
     Observation,
     PlanningError,
+    PlansWithin,
     Policy,
     PoolLimits,
     PoolState,
@@ -55,12 +62,13 @@ class Fit:
     limits: tuple[str, ...]
 
 
-def check_budget(limits: Mapping[Role, PoolLimits], budget: int | None) -> None:
-    """PlanningError unless the minimums of all pools fit into the budget."""
+def check_budget(limits: Mapping[Role, PoolLimits], budget: int | None, where: str = "") -> None:
+    """PlanningError unless the minimums of all pools fit into the budget; `where` they are not the own."""
     needed = gpus({role: pool.min_replicas for role, pool in limits.items()}, limits)
     if budget is not None and needed > budget:
         raise PlanningError(
-            f"planner.max_gpu_budget: {budget} GPUs do not hold the min_replicas of all pools ({needed} GPUs)"
+            f"planner.max_gpu_budget: {budget} GPUs do not hold the min_replicas of all pools{where} "
+            f"({needed} GPUs)"
         )
 
 
@@ -122,13 +130,26 @@ def call(policy: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwarg
         raise PolicyError.of(policy, fault_line(error)) from error
 
 
+NOT_KNOWN: Mapping[Role, float] = MappingProxyType({})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """The bounds of each decision: pools' limits, GPUs of all of them, replicas by which one changes."""
+    """The bounds of each decision: pools' limits, GPUs of all of them, replicas by which one changes.
+
+    `limits` are the pools' own where there is a schedule.
+    """
 
     limits: Mapping[Role, PoolLimits]
     max_gpu_budget: int | None = None
     max_step: int | None = None
+    schedule: Schedule | None = None
+
+    def at(self, now_s: float, starts_s: Mapping[Role, float] = NOT_KNOWN) -> "Bounds":
+        """Those in force; `starts_s` is how long replicas take to start, where that is known."""
+        if self.schedule is None:
+            return self
+        return replace(self, limits=self.schedule.at(now_s, starts_s), schedule=None)
 
 
 def decide(
@@ -137,13 +158,45 @@ def decide(
     state: Any,  # noqa: ANN401 - each policy's state is its own
     bounds: Bounds,
 ) -> Decision:
-    """The policy's decision, cut to steps, which can be carried out.
+    """The policy's decision within the bounds in force, cut to steps, which can be carried out.
 
     PlanningError or PolicyError otherwise.
     """
+    if bounds.schedule is None:
+        return in_steps(_planned(policy, observation, state, bounds), observation.pools, bounds)
+    starts_s = call(policy.name, policy.starts_s, state) if isinstance(policy, KnowsStarts) else NOT_KNOWN
+    in_force = bounds.at(observation.now_s, starts_s)
+    if isinstance(policy, PlansWithin):
+        decision = _planned(call(policy.name, policy.within, in_force.limits), observation, state, in_force)
+    else:
+        decision = _planned(policy, observation, state, bounds)
+    return in_steps(by_schedule(decision, in_force), observation.pools, in_force)
+
+
+def _planned(policy: Policy, observation: Observation, state: Any, bounds: Bounds) -> Decision:  # noqa: ANN401
     decision = call(policy.name, policy.plan, observation, state)
     check_decision(policy.name, decision, bounds.limits, bounds.max_gpu_budget)
-    return in_steps(decision, observation.pools, bounds)
+    return decision
+
+
+def by_schedule(decision: Decision, bounds: Bounds) -> Decision:
+    """The same fitted into bounds in force; its reasons say which of them a schedule set, and it is at."""
+    fitted = fit(decision.targets, bounds.limits, bounds.max_gpu_budget)
+    said = {
+        str(role): words
+        for role, limits in bounds.limits.items()
+        if isinstance(limits, ScheduledLimits) and (words := limits.words(int(fitted.targets[role])))
+    }
+    summary = str(decision.reasons.get("summary") or "").removesuffix(".")
+    lines = "; ".join(f"{role} {words}" for role, words in said.items())
+    reasons = {
+        **decision.reasons,
+        "targets": {str(role): int(count) for role, count in fitted.targets.items()},
+        "limits": [*decision.reasons.get("limits", ()), *fitted.limits],
+        "schedule": said,
+        **({"summary": f"{summary}; {lines}.".removeprefix("; ")} if lines else {}),
+    }
+    return replace(decision, targets=fitted.targets, reasons=reasons)
 
 
 def in_steps(decision: Decision, pools: Mapping[Role, PoolState], bounds: Bounds) -> Decision:

@@ -174,11 +174,14 @@ class PlannerFigures(Document):
 
 
 class PoolStatus(LoadFigures, ReplicaCounts):
-    """One pool: counts, load of the last interval, and limits."""
+    """One pool: counts, load of the last interval, and its own limits. `schedule` says what a window of its
+    schedule sets in their place now, or will when replicas ordered now serve.
+    """
 
     min_replicas: int | None = None
     max_replicas: int | None = None
     gpus_per_replica: int | None = None
+    schedule: str = ""
 
 
 class AttainmentFigures(Document):

@@ -298,6 +298,8 @@ def _wanting(status: StatusDocument) -> Iterator[str]:
 def _held_back(limit: str | None, pool: PoolStatus) -> str:
     if limit is None:
         return ""
+    if pool.schedule:
+        return f" ({limit}; {pool.schedule})"
     return f" ({limit} {pool.max_replicas})" if limit == "max_replicas" else f" ({limit})"
 
 

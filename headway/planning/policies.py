@@ -12,10 +12,19 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from math import isfinite, isnan
 from typing import Any, TypeVar
 
-from headway.config import POLICIES, HeadwayConfig, PlannerSettings, PoolSettings, Settings, SloSettings
+from headway.config import (
+    POLICIES,
+    HeadwayConfig,
+    PlannerSettings,
+    PoolSettings,
+    Settings,
+    SloSettings,
+    time_zone,
+)
 from headway.engine import EngineRules, engine_rules
 from headway.extensions import ExtensionError
-from headway.planning.deciding import Bounds, call
+from headway.planning.deciding import Bounds, call, check_budget
+from headway.planning.schedule import Schedule
 from headway.planning.types import (
     Observation,
     PlanningError,
@@ -39,12 +48,13 @@ PUBLISHED_INTERVAL_S = 180.0
 class PolicySettings:
     """Settings of every policy; each reads what concerns it.
 
-    `limits` names the pools there are. `interval_s` lies between two decisions. `max_gpu_budget` bounds the
-    GPUs of all pools together, None does not. `max_step` bounds the change of a pool by one decision: the
-    caller of the policy sees to that (`headway.planning.deciding`). `attainment` is the share of requests
-    that shall meet the SLO, `classes` what single classes are promised, in the order of `slo.classes`.
-    `engine` says how engines batch, None where no profile tells. `sections` are the settings of single
-    policies, by policy, as far as they were given.
+    `limits` names the pools there are; `schedule` changes them, None does not. `interval_s` lies between two
+    decisions. `max_gpu_budget` bounds the GPUs of all pools together, None does not. `max_step` bounds the
+    change of a pool by one decision. To the schedule and the steps the caller of the policy sees
+    (`headway.planning.deciding`). `attainment` is the share of requests that shall meet the SLO, `classes`
+    what single classes are promised, in the order of `slo.classes`. `engine` says how engines batch, None
+    where no profile tells. `sections` are the settings of single policies, by policy, as far as they were
+    given.
     """
 
     slo: Slo
@@ -57,17 +67,30 @@ class PolicySettings:
     classes: Sequence[Promise] = ()
     engine: EngineRules | None = None
     sections: Mapping[str, Settings] = field(default_factory=dict)
+    schedule: Schedule | None = None
 
     def __post_init__(self) -> None:
         if not self.limits:
             raise PlanningError("pools: at least one pool is needed")
         if not self.interval_s > 0:
             raise PlanningError(f"planner.adjustment_interval_s: {self.interval_s} is not positive")
+        if self.schedule is not None:
+            check_budget(self.widest, self.max_gpu_budget, " at the highest of their schedules")
 
     @property
     def bounds(self) -> Bounds:
         """The bounds of each decision."""
-        return Bounds(limits=self.limits, max_gpu_budget=self.max_gpu_budget, max_step=self.max_step)
+        return Bounds(
+            limits=self.limits,
+            max_gpu_budget=self.max_gpu_budget,
+            max_step=self.max_step,
+            schedule=self.schedule,
+        )
+
+    @property
+    def widest(self) -> Mapping[Role, PoolLimits]:
+        """The highest minimum and the highest maximum that each pool has at any time."""
+        return self.limits if self.schedule is None else self.schedule.widest()
 
     @property
     def tightest_ttft_s(self) -> float:
@@ -172,11 +195,17 @@ def make_policy(name: str, settings: PolicySettings, profile: Profile | None = N
     return call(name, kind.build, settings, profile)
 
 
-def policy_settings(config: HeadwayConfig, profile: Profile | None = None) -> PolicySettings:
-    """The settings of a configuration; GPUs per replica left open are as profiled, or 1."""
+def policy_settings(
+    config: HeadwayConfig, profile: Profile | None = None, epoch_s: float = 0.0
+) -> PolicySettings:
+    """The settings of a configuration; GPUs per replica left open are as profiled, or 1.
+
+    `epoch_s` is second 0 of the observations' clock, in seconds since 1970.
+    """
+    limits = {Role(name): pool_limits(Role(name), pool, profile) for name, pool in config.pools.items()}
     return PolicySettings(
         slo=Slo(ttft_s=config.slo.ttft_s, itl_s=config.slo.itl_s),
-        limits={Role(name): pool_limits(Role(name), pool, profile) for name, pool in config.pools.items()},
+        limits=limits,
         interval_s=decision_interval_s(config.planner),
         max_gpu_budget=config.planner.max_gpu_budget,
         max_step=config.planner.max_step,
@@ -185,6 +214,20 @@ def policy_settings(config: HeadwayConfig, profile: Profile | None = None) -> Po
         classes=class_promises(config.slo),
         engine=engine_rules(config, profile) if isinstance(profile, Profile) else None,
         sections=config.planner.sections,
+        schedule=_schedule(config, limits, epoch_s),
+    )
+
+
+def _schedule(config: HeadwayConfig, limits: Mapping[Role, PoolLimits], epoch_s: float) -> Schedule | None:
+    guess = config.planner.section("headway")
+    if guess is None or not any(pool.schedule for pool in config.pools.values()):
+        return None
+    return Schedule(
+        pools={role: (config.pools[role.value], own) for role, own in limits.items()},
+        zone=time_zone(config.planner.time_zone),
+        interval_s=decision_interval_s(config.planner),
+        start_s=guess.model_dump()["lead_s"],
+        epoch_s=epoch_s,
     )
 
 

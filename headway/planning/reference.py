@@ -26,7 +26,7 @@ budget.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isnan
 from typing import Any
 
@@ -57,7 +57,7 @@ from headway.planning.sizing import (
     size_decode,
     size_prefill,
 )
-from headway.planning.types import Decision, LoadForecast, Observation, PlanningError, Role
+from headway.planning.types import Decision, LoadForecast, Observation, PlanningError, PoolLimits, Role
 from interp import Profile
 
 Corrections = Mapping[Role, Correction]
@@ -85,6 +85,10 @@ class ReferencePolicy:
     def interval_s(self) -> float:
         """Seconds between two decisions."""
         return self.settings.interval_s
+
+    def within(self, limits: Mapping[Role, PoolLimits]) -> "ReferencePolicy":
+        """The same within these limits."""
+        return replace(self, settings=replace(self.settings, limits=limits))
 
     def initial_state(self) -> ReferenceState:
         """No target yet, factors of 1, lengths unknown."""

@@ -272,3 +272,14 @@ class KnowsStarts(Policy, Protocol):
 
     def serves_in_s(self, state: Any, now_s: float) -> float:  # noqa: ANN401 - each policy's state is its own
         """Seconds until each pool has a replica that is under way, or ordered now."""
+
+    def starts_s(self, state: Any) -> Mapping[Role, float]:  # noqa: ANN401 - each policy's state is its own
+        """Seconds that a replica of each pool takes to start."""
+
+
+@runtime_checkable
+class PlansWithin(Policy, Protocol):
+    """A policy that plans within limits that change (`headway.planning.schedule`)."""
+
+    def within(self, limits: Mapping[Role, PoolLimits]) -> Policy:
+        """The same within these limits."""

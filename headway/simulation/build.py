@@ -33,6 +33,7 @@ from headway.planning import (
     policy_kind,
     policy_settings,
 )
+from headway.planning.deciding import fit
 from headway.planning.forecasting import (
     Forecaster,
     LearnsFromPast,
@@ -138,7 +139,7 @@ def make_plan(config: HeadwayConfig) -> Plan:
     directory = resolve_profile(config.engine.profile)
     profile = engine_profile(config)
     rules = _engine_rules(directory, config, profile)
-    settings = policy_settings(config, profile)
+    settings = policy_settings(config, profile, config.begins_s)
     plan = Plan(
         config=config,
         profile_name=directory.resolve().name,
@@ -246,6 +247,7 @@ def make_scenario(plan: Plan, trace: Trace) -> Scenario:
         initial=initial_fleet(plan, trace),
         max_gpu_budget=plan.settings.max_gpu_budget,
         max_step=plan.settings.max_step,
+        schedule=plan.settings.schedule,
         capacity=_capacity(simulation.capacity_gpus),
         engine=plan.engine,
         start_up=StartUp(delay_s=simulation.start_up_delay_s, cv=simulation.start_up_delay_cv),
@@ -284,19 +286,21 @@ def _check_intervals(trace: Trace, interval_s: float, key: str) -> None:
 
 def initial_fleet(plan: Plan, trace: Trace) -> Mapping[Role, int]:
     """Replicas per role that are ready at time 0, as `simulation.initial` says."""
-    wanted, limits = plan.config.simulation.initial, plan.settings.limits
+    wanted, bounds = plan.config.simulation.initial, plan.settings.bounds
     if isinstance(wanted, Mapping):
-        return _named_fleet(wanted, limits)
+        return _named_fleet(wanted, bounds.limits)
+    limits = bounds.at(0.0).limits
+    settings = replace(plan.settings, limits=limits)
     if wanted == "min":
         return {role: pool.min_replicas for role, pool in limits.items()}
     if plan.kind.fixed_fleet is not None:
-        return plan.kind.fixed_fleet(plan.settings)
+        return fit(plan.kind.fixed_fleet(settings), limits, settings.max_gpu_budget).targets
     interval_s = plan.config.planner.adjustment_interval_s or PUBLISHED_INTERVAL_S
     if Role.MIXED in limits:
-        engine = ReplayEngine.of(plan.profile, plan.settings.slo, plan.engine)
-        return replayed_fleet(trace, interval_s, plan.settings, engine, 1.0 - plan.config.slo.attainment)
+        engine = ReplayEngine.of(plan.profile, settings.slo, plan.engine)
+        return replayed_fleet(trace, interval_s, settings, engine, 1.0 - plan.config.slo.attainment)
     load, span_s = first_interval(trace, interval_s)
-    return size_fleet(load, span_s, plan.settings, plan.profile)
+    return size_fleet(load, span_s, settings, plan.profile)
 
 
 def _named_fleet(wanted: Mapping[RoleName, int], limits: Mapping[Role, PoolLimits]) -> Mapping[Role, int]:

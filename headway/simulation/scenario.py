@@ -23,6 +23,7 @@ from headway.engine.kernel.layout import Routing
 from headway.engine.rules import EngineSpeeds
 from headway.planning.deciding import Bounds
 from headway.planning.policies import class_promises
+from headway.planning.schedule import Schedule
 from headway.planning.types import PlanningError, PoolLimits, Role, Slo
 from headway.routing import Router
 from headway.simulation.clients import Clients
@@ -155,7 +156,7 @@ class Scenario:
     `profile` is what its engines do, at `speeds`; each request is placed `queueing_s` after it arrived.
 
     `max_gpu_budget` bounds the GPUs that a decision may ask for, None does not; `capacity` bounds those that
-    it gets. `max_step` bounds by how many replicas a decision changes a pool.
+    it gets. `max_step` bounds by how many replicas a decision changes a pool, `schedule` changes its limits.
 
     Each request is judged by the SLO of its class among `classes`, without classes by `slo`.
     """
@@ -166,6 +167,7 @@ class Scenario:
     initial: Mapping[Role, int]
     max_gpu_budget: int | None = None
     max_step: int | None = None
+    schedule: Schedule | None = None
     capacity: GpuCapacity = field(default_factory=GpuCapacity)
     engine: EngineRules = field(default_factory=EngineRules)
     speeds: EngineSpeeds = field(default_factory=EngineSpeeds)
@@ -181,7 +183,12 @@ class Scenario:
     @property
     def bounds(self) -> Bounds:
         """The bounds of each decision."""
-        return Bounds(limits=self.pools, max_gpu_budget=self.max_gpu_budget, max_step=self.max_step)
+        return Bounds(
+            limits=self.pools,
+            max_gpu_budget=self.max_gpu_budget,
+            max_step=self.max_step,
+            schedule=self.schedule,
+        )
 
     @property
     def mix(self) -> ClassMix:

@@ -81,6 +81,55 @@ def test_every_key_that_is_wrong_has_a_line(tmp_path: Path, capsys: pytest.Captu
     assert "(and 3 more)" in headway(capsys, "simulate", "none.csv", "--config", path).complaint()
 
 
+@pytest.mark.parametrize(
+    ("window", "fault"),
+    [
+        ("{days: [mon, moon], min_replicas: 2}", "schedule.0.days.1: input should be 'mon', 'tue'"),
+        ("{days: [], min_replicas: 2}", "schedule.0: days is empty"),
+        ("{from: 25:00, min_replicas: 2}", "schedule.0.from: should be a time from 00:00 to 24:00, such as"),
+        ("{to: 8, min_replicas: 2}", "schedule.0.to: input should be a valid string, not 8"),
+        ("{from: 8:00, to: 08:00, min_replicas: 2}", "schedule.0: from 08:00 to 08:00 is no time"),
+        ("{from: 8:00, to: 9:00}", "schedule.0: needs min_replicas or max_replicas"),
+        ("{min_replicas: 5, max_replicas: 4}", ": schedule.0: min_replicas 5 is above max_replicas 4"),
+        ("{min_replicas: 9}", "min_replicas 9 is above max_replicas 8, one of them the pool's own"),
+        ("{min_replicas: 0}", "schedule.0: min_replicas 0 needs it to be 0 for the pool, too"),
+        ("{max_replicas: 0}", "schedule.0.max_replicas: input should be greater than 0"),
+        ("{form: 8:00, min_replicas: 2}", "schedule.0.form: unknown key; did you mean 'from'?"),
+    ],
+)
+def test_a_schedule_that_is_none(
+    window: str, fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, f"pools: {{decode: {{max_replicas: 8, schedule: [{window}]}}}}")
+    complaint = headway(capsys, "check", path).complaint()
+    assert complaint.startswith(f"{path}: pools.decode")
+    assert fault in complaint
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (
+            "planner: {time_zone: Europe/Berlln}",
+            "planner.time_zone: 'Europe/Berlln' is not in this host's da",
+        ),
+        ("planner: {time_zone: ../etc}", "planner.time_zone: '../etc' is not in this host's database"),
+        (
+            "simulation: {begins_at: tomorrow}",
+            "simulation.begins_at: input should be a valid datetime or date",
+        ),
+        (
+            "planner: {max_gpu_budget: 4}\npools: {decode: {schedule: [{min_replicas: 6}]}}",
+            "planner.max_gpu_budget: 4 GPUs do not hold the min_replicas of all pools at the highest of th",
+        ),
+    ],
+)
+def test_zones_dates_and_budgets_that_no_schedule_can_go_by(
+    text: str, fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fault in headway(capsys, "check", written(tmp_path, text)).complaint()
+
+
 def test_everything_that_up_would_refuse_has_a_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

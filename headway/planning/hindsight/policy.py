@@ -52,6 +52,7 @@ from headway.planning.types import (
     Decision,
     Observation,
     PlanningError,
+    PoolLimits,
     PoolState,
     Role,
 )
@@ -82,6 +83,10 @@ class HeadwayPolicy:
     def interval_s(self) -> float:
         """Seconds between two decisions."""
         return self.settings.interval_s
+
+    def within(self, limits: Mapping[Role, PoolLimits]) -> "HeadwayPolicy":
+        """The same within these limits."""
+        return replace(self, settings=replace(self.settings, limits=limits))
 
     def initial_state(self) -> HindsightState:
         """Nothing learnt."""
@@ -120,13 +125,18 @@ class HeadwayPolicy:
         starts = (state.pool(role).starts for role in self.settings.limits)
         return max(each.due_s(now_s, self.own.lead_s) for each in starts)
 
+    def starts_s(self, state: HindsightState) -> Mapping[Role, float]:
+        """Seconds that a replica of each pool takes to start."""
+        return {role: state.pool(role).starts.known_s(self.own.lead_s) for role in self.settings.limits}
+
     def plan(self, observation: Observation, state: HindsightState) -> Decision:
         """One decision; see the module for missing data. PlanningError if a pool is missing."""
         return self.decide(self.assess(observation, state))
 
     @property
     def _setup(self) -> ReplaySetup:
-        most = {role: limits.max_replicas for role, limits in self.settings.limits.items()}
+        # Also what came at night may be judged by the fleets of the day.
+        most = {role: limits.max_replicas for role, limits in self.settings.widest.items()}
         return ReplaySetup(
             engine=self.engine,
             most=most,
