@@ -43,10 +43,10 @@ def register(store: Store, name: str, served: Served) -> None:
     put(store, KIND, KEYS + name, asdict(served))
 
 
-def forget(store: Store, name: str) -> None:
-    """Have it be none any more."""
+def forget(store: Store, name: str, *, comes_again: bool = False) -> None:
+    """Have it be none any more; one that comes again keeps its place."""
     store.delete(KEYS + name)
-    if store.get(FIRST) == name.encode():
+    if not comes_again and store.get(FIRST) == name.encode():
         store.delete(FIRST)
 
 

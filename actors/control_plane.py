@@ -24,7 +24,6 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import ray
@@ -63,7 +62,7 @@ def start(config: HeadwayConfig, application: str, *, routes: bool = True) -> st
         raise ControlPlaneError(refusal)
     store = InternalKvStore()
     known = applications(store)
-    others = {name: each for name, each in known.items() if name != application and is_live(name)}
+    others = _others(known, application)
     if taken := next((name for name, each in others.items() if each.model == config.model), None):
         raise ControlPlaneError(
             f"the application {taken!r} of this cluster serves {config.model!r} already; "
@@ -123,11 +122,7 @@ def stop(purge: bool = False, token: str | None = None, application: str | None 
         application = next((name for name, each in known.items() if each.token == token), None)
         if application is None:
             return
-    rest = {
-        name: each
-        for name, each in known.items()
-        if application is not None and name != application and is_live(name)
-    }
+    rest = {} if application is None else _others(known, application)
     for name, each in known.items():
         if name not in rest:
             own = InternalKvStore(each.prefix)
@@ -158,28 +153,33 @@ def settings_json(config: HeadwayConfig) -> str:
     return config.model_dump_json(exclude={"gateway": {"api_keys"}})
 
 
-def is_live(application: str) -> bool:
-    """True if Serve runs an application of that name."""
+def live() -> frozenset[str] | None:
+    """The applications that Serve runs; None where it does not answer."""
     from ray import serve
     from ray.serve.exceptions import RayServeException
 
     try:
-        found = serve.status().applications.get(application)
+        found = serve.status().applications
     except (RayError, RayServeException):
-        return False
-    return found is not None and found.status in LIVE
+        return None
+    return frozenset(name for name, each in found.items() if each.status in LIVE)
+
+
+def _others(known: Mapping[str, Served], application: str) -> Mapping[str, Served]:
+    """Those of the other applications that are alive, as far as is known."""
+    there = live()
+    return {
+        name: each for name, each in known.items() if name != application and (there is None or name in there)
+    }
 
 
 def _leave(store: Store, known: Mapping[str, Served], rest: Mapping[str, Served], coming: str = "") -> None:
     """Serve nobody but the rest any more: without any, all actors end. `coming` keeps its place in the store.
 
-    The tokens of the others are forgotten first: who keeps the actors must not revive what is ended.
+    The others are forgotten first: neither who keeps the actors nor a restarted one must make what is ended.
     """
     for name in known.keys() - rest.keys():
-        if name == coming:
-            register(store, name, replace(known[name], token=""))
-        else:
-            forget(store, name)
+        forget(store, name, comes_again=name == coming)
     if not rest:
         _end(running())
         return

@@ -5,12 +5,13 @@
     hosted.status.remote(application="b")   of another
 
 A hundred models would be seven hundred processes else. A part that cannot be made, or fails, does so alone:
-calls of it raise ActorGone. An actor that Ray restarts makes all parts again, for the applications that the
-store has (`actors.applications`).
+calls of it raise ActorGone, and it is tried again every AGAIN_S. An actor that Ray restarts makes all parts
+again, for the applications that the store has (`actors.applications`).
 """
 
 import inspect
 import logging
+import time
 from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Any
@@ -18,6 +19,8 @@ from typing import Any
 from actors.applications import applications, first, store_of
 from actors.names import ActorGone
 from actors.store import InternalKvStore, Store
+
+AGAIN_S = 10.0
 
 Make = Callable[[str, str, Store], Any]
 """Settings as JSON, an application and its store → its part."""
@@ -32,15 +35,13 @@ class Parts:
         """`known` has settings by application, for a store that has none. Raises what `make` raises."""
         self._kind, self._make, self._making = kind, make, Lock()
         self._parts: dict[str, Any] = {}
-        self._first = ""
-        served = {name: each.settings for name, each in applications(InternalKvStore()).items()}
+        self._first, self._tried_s = "", dict[str, float]()
+        served = _settings()
         for application, settings in (served or known).items():
-            try:
+            if len(served) < 2:
                 self.add(application, settings)
-            except Exception:
-                if len(served) < 2:
-                    raise
-                logger.exception("%s of %s cannot be made", kind, application)
+            else:
+                self._try(application, settings)
 
     def add(self, application: str, settings: str) -> None:
         """Have a part of an application; made of these settings if there is none. What `make` raises."""
@@ -52,6 +53,11 @@ class Parts:
     def of(self, application: str) -> Any:  # noqa: ANN401 - any part
         """The part of an application, by default of the first. ActorGone."""
         name = application or (self._first if self._first in self._parts else next(iter(self._parts), ""))
+        if name not in self._parts and time.monotonic() - self._tried_s.get(name, -AGAIN_S) >= AGAIN_S:
+            self._tried_s[name] = time.monotonic()
+            # Of one that is not served nothing is made.
+            if (settings := _settings().get(name)) is not None:
+                self._try(name, settings)
         if name not in self._parts:
             raise ActorGone(f"{self._kind} has nothing of the application {name!r}")
         return self._parts[name]
@@ -60,6 +66,19 @@ class Parts:
         """Have no part of an application any more; what its `close` returns."""
         part = self._parts.pop(application, None)
         return part.close() if hasattr(part, "close") else None
+
+    def _try(self, application: str, settings: str) -> None:
+        """Add it; what goes wrong is logged."""
+        self._tried_s[application] = time.monotonic()
+        try:
+            self.add(application, settings)
+        except Exception:
+            logger.exception("%s of %s cannot be made", self._kind, application)
+
+
+def _settings() -> dict[str, str]:
+    """Those of the applications that the store has."""
+    return {name: each.settings for name, each in applications(InternalKvStore()).items()}
 
 
 def hosting(kind: type, make: Make) -> type:

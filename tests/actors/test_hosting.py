@@ -100,6 +100,23 @@ def test_a_restart_makes_what_the_store_has_and_one_that_fails_fails_alone(serve
             told(host, "hello", application=name)
 
 
+def test_what_could_not_be_made_is_tried_again_after_a_while(
+    served: dict[str, Served], monkeypatch: pytest.MonkeyPatch
+):
+    now_s = [100.0]
+    monkeypatch.setattr(hosting.time, "monotonic", lambda: now_s[0])
+    served |= {"a": named("mine", ""), "b": named("broken", "b/")}
+    host = clerks({})
+    served["b"] = named("mended", "b/")
+    for later_s, there in ((0.0, False), (hosting.AGAIN_S - 1.0, False), (1.0, True)):
+        now_s[0] += later_s
+        if there:
+            assert told(host, "hello", application="b") == "hello, b with mended"
+        else:
+            with pytest.raises(ActorGone):
+                told(host, "hello", application="b")
+
+
 def test_an_only_one_that_fails_says_why(served: dict[str, Served]):
     with pytest.raises(ValueError, match="such settings"):
         clerks({"a": "broken"})
