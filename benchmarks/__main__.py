@@ -19,6 +19,7 @@ BENCHMARKS: Mapping[str, str] = {
     "decisions": "CPU time of a decision of headway, by past and deployments (minutes)",
     "mismatch": "plans for engines of other speeds than profiled, corrected and not (an hour; --quick: less)",
     "bursts": "headway on kinds of load, beside the best fixed fleet (minutes; --ablation: hours)",
+    "applications": "memory and ticks of a control plane of many applications (minutes, Rays)",
     "advice": "savings that a dry run forecasts against those really made (an hour; --quick: minutes)",
     "advice_live": "the same on a live fleet of simulated engines (8 minutes, two Rays)",
     "routing": "cost of a routing decision and of a request's events",
@@ -35,6 +36,7 @@ OPTIONS: Mapping[str, Sequence[str]] = {
     "bursts": ("only", "seeds", "workers", "without", "ablation"),
     "advice": ("cells", "quick", "output", "workers"),
     "advice_live": (),
+    "applications": ("counts",),
     "routing": ("only",),
     "routings": (
         "only",
@@ -125,6 +127,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     size = parser.add_argument_group("size")
     size.add_argument("--root", metavar="DIR", type=pathlib.Path, help="another checkout than this one")
     size.add_argument("--journeys", action="store_true", help="also run its live system and trace it")
+    applications = parser.add_argument_group("applications")
+    applications.add_argument("--counts", metavar="LIST", help="of applications, as 1,10,30")
     gateway = parser.add_argument_group("gateway")
     gateway.add_argument(
         "--peers", metavar="DIR", type=pathlib.Path, help="where vllm-router and sglang-router are installed"
