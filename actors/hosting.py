@@ -89,11 +89,10 @@ def hosting(kind: type, make: Make) -> type:
     methods = {name: each for name, each in inspect.getmembers(kind, inspect.isfunction) if name[0] != "_"}
     on_loop = any(inspect.iscoroutinefunction(each) for each in methods.values())
     host: dict[str, Any] = {name: _forward(name, each, on_loop=on_loop) for name, each in methods.items()}
-    return type(kind.__name__, (_LoopHost if on_loop else _ThreadHost,), {**host, "kind": kind, "make": make})
+    return type(kind.__name__, (_LoopHost if on_loop else _ThreadHost,), {**host, "make": make})
 
 
 class _ThreadHost:
-    kind: type
     make: Make
 
     def __init__(self, known: Mapping[str, str]) -> None:
@@ -109,7 +108,6 @@ class _ThreadHost:
 
 
 class _LoopHost:
-    kind: type
     make: Make
 
     async def __init__(self, known: Mapping[str, str]) -> None:  # type: ignore[misc] # Ray awaits it
