@@ -283,10 +283,8 @@ class ServeBackend:
 
         One that never does is not waited for longer than a request would be.
         """
-        needed = self._phases.pools.keys() - set(self._may_be_empty)
-        missing = [
-            role.value for role, pool in self._phases.pools.items() if role in needed and not len(pool)
-        ]
+        pools = self._phases.pools.items()
+        missing = [role.value for role, pool in pools if not len(pool) and role not in self._may_be_empty]
         if missing:
             return Readiness(ok=False, reason=f"no running replica: {', '.join(missing)}")
         waited_s = time.monotonic() - self._began_s
