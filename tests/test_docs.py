@@ -9,7 +9,7 @@ from textwrap import dedent
 import pytest
 import yaml
 
-from headway.config import HeadwayConfig, resolve_profile
+from headway.config import HeadwayConfig, load_fleet, resolve_profile
 from tests.packages import PACKAGES, ROOT
 
 FRONT = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
@@ -63,12 +63,15 @@ def test_headings_skip_no_level(page: Path) -> None:
 
 
 @pages
-def test_configurations_are_valid(page: Path) -> None:
+def test_configurations_are_valid(page: Path, tmp_path: Path) -> None:
     if page.name == "extending.md":
         pytest.skip("its settings are those of packages that are not installed")
-    blocks = [yaml.safe_load(dedent(block)) for block in YAML.findall(page.read_text(encoding="utf-8"))]
-    for block in blocks:
-        if isinstance(block, dict) and block.keys() & HeadwayConfig.model_fields.keys():
+    for text in map(dedent, YAML.findall(page.read_text(encoding="utf-8"))):
+        block = yaml.safe_load(text)
+        if isinstance(block, dict) and "deployments" in block and "gpus" not in block:
+            (tmp_path / "fleet.yaml").write_text(text)
+            load_fleet(tmp_path / "fleet.yaml")
+        elif isinstance(block, dict) and block.keys() & HeadwayConfig.model_fields.keys():
             HeadwayConfig.model_validate(block)
 
 

@@ -28,6 +28,7 @@ from headway.config.engine import (
     RefinementSettings,
     VllmSettings,
 )
+from headway.config.fleet import FleetConfig, is_fleet, load_fleet
 from headway.config.live import (
     CONNECTORS,
     ConnectorSettings,
@@ -50,7 +51,7 @@ from headway.config.models import (
     load_config,
     resolve_profile,
 )
-from headway.config.planner import POLICIES, PlannerSettings, time_zone
+from headway.config.planner import POLICIES, FleetSettings, PlannerSettings, ShareSettings, time_zone
 from headway.config.routing import (
     OffloadSettings,
     PluginSettings,
@@ -69,6 +70,8 @@ __all__ = [
     "ConnectorSettings",
     "CrashSettings",
     "EngineSettings",
+    "FleetConfig",
+    "FleetSettings",
     "GatewaySettings",
     "GpuTypeSettings",
     "HeadwayConfig",
@@ -91,6 +94,7 @@ __all__ = [
     "RoutingSettings",
     "SchedulingProfile",
     "Settings",
+    "ShareSettings",
     "SimulationSettings",
     "SloClass",
     "SloSettings",
@@ -99,8 +103,10 @@ __all__ = [
     "VllmSettings",
     "config_tree",
     "embedded_profiles",
+    "is_fleet",
     "json_schema",
     "load_config",
+    "load_fleet",
     "resolve_profile",
     "time_zone",
 ]

@@ -10,7 +10,7 @@ is not a mapping are errors. Plain scalars mean what YAML 1.2 says: numbers are 
 """
 
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from datetime import UTC, datetime
 from difflib import SequenceMatcher
 from functools import cache
@@ -43,7 +43,13 @@ from headway.config.base import (
 )
 from headway.config.engine import DEFAULT_PROFILE, EngineSettings, GpuTypeSettings, PoolSettings
 from headway.config.live import ConnectorSettings, GatewaySettings, MetricsSettings, TracingSettings
-from headway.config.planner import PlannerSettings, planner_model, time_zone
+from headway.config.planner import (
+    FleetSettings,
+    PlannerSettings,
+    ShareSettings,
+    planner_model,
+    time_zone,
+)
 from headway.config.routing import RoutingSettings, SloClass
 
 M = TypeVar("M", bound=Settings)
@@ -135,9 +141,24 @@ class ClientSettings(Settings):
     """After how many seconds, give or take a quarter."""
 
 
+class LoadSettings(Settings):
+    """The requests of one deployment of a fleet that is simulated (`headway simulate --fleet`)."""
+
+    trace: str | None = None
+    """A trace as `headway simulate` takes it: a file, beside this one or where the path leads, or a
+    generated load."""
+    start_s: NonNegativeFloat = Field(default=0.0, le=1e9)
+    """Seconds of the trace that are left out."""
+    duration_s: PositiveFloat | None = Field(default=None, le=1e9)
+    """Seconds that are used after those; null: all."""
+    rate_scale: PositiveFloat = Field(default=1.0, le=1e6)
+    """Makes requests come so many times as often."""
+
+
 class SimulationSettings(Settings):
     """The start of a simulation, and what befalls it."""
 
+    load: LoadSettings = LoadSettings()
     seed: NonNegativeInt = Field(default=0, lt=2**63)
     """Of everything that is drawn."""
     start_up_delay_s: NonNegativeFloat = Field(default=60.0, le=1e6)
@@ -210,6 +231,8 @@ class HeadwayConfig(Settings):
     """By name: what `headway gpu-plan` and `recommend` choose among. Advice, `compare` and `status` take
     prices from it."""
     planner: PlannerSettings = PlannerSettings()
+    fleet: FleetSettings = FleetSettings()
+    share: ShareSettings = ShareSettings()
     metrics: MetricsSettings = MetricsSettings()
     connector: ConnectorSettings = ConnectorSettings()
     routing: RoutingSettings = RoutingSettings()
@@ -278,14 +301,26 @@ def load_config(path: str | Path | None = None, overrides: Mapping[str, Any] = D
     """
     source = str(path) if path is not None else OPTIONS
     tree = config_tree(path, overrides)
-    given = {key: value for key, value in overrides.items() if value is not None}
+    if "deployments" in tree:
+        raise ConfigError(
+            f"{source}: deployments: this file is of a fleet, and here one deployment is needed"
+        )
+    given = [key for key, value in overrides.items() if value is not None]
+
+    def place(key: str) -> str:
+        named = OPTIONS if any(_under(key, each) for each in given) else source
+        return f"{named}: {key}" if key else named
+
+    return validated(tree, place)
+
+
+def validated(tree: Mapping[str, Any], place: Callable[[str], str]) -> HeadwayConfig:
+    """The settings that such keys mean; `place` says where a dotted key stands. ConfigError."""
     try:
         return HeadwayConfig.model_validate(tree)
     except ValidationError as error:
-        faults = []
-        for key, fault in every_fault(error, json_schema()):
-            named = OPTIONS if any(_under(key, override) for override in given) else source
-            faults.append(": ".join(filter(None, (named, key, fault))))
+        found = every_fault(error, json_schema())
+        faults = [f"{place(key)}: {fault}" for key, fault in found]
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         raise ConfigError(faults[0] + more, faults) from error
 

@@ -7,13 +7,14 @@ or from an installed package, and is checked by the settings model that the poli
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, tzinfo
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
 from zoneinfo import ZoneInfo
 
 from pydantic import Field, create_model, field_validator, model_validator
 
 from headway.config.base import (
     NonNegativeFloat,
+    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     ReplicaCount,
@@ -46,6 +47,9 @@ POLICIES = ExtensionPoint(
 """All policies: each name is declared by a `headway.planning.PolicyKind`."""
 
 
+MOST_GPUS = 100_000
+
+
 class AdviceSettings(Settings):
     """What it takes to say what a plan would be worth in a dry run, and is worth once it acts."""
 
@@ -73,6 +77,37 @@ def time_zone(name: str) -> tzinfo:
             f"{shown(name)} is not in this host's database of time zones (names such as Europe/Berlin; "
             "a host without the database needs the package tzdata)"
         ) from error
+
+
+class FleetSettings(Settings):
+    """What all deployments of a cluster have in common."""
+
+    gpus: Annotated[PositiveInt, Field(le=MOST_GPUS)] | None = None
+    """GPUs that all of them together may hold, divided by priority, then by what they save (docs/sharing.md);
+    null: each plans by its own limits alone."""
+    deployment: str = Field(default="", max_length=60)
+    """The name of this deployment among them; a file with `deployments` gives it."""
+
+
+class ShareSettings(Settings):
+    """What a deployment may claim of `fleet.gpus`."""
+
+    priority: int = 0
+    """A higher one comes first, whatever the others lose."""
+    weight: PositiveFloat = 1.0
+    """The worth of a request beside those of others of the same priority."""
+    floor_gpus: Annotated[NonNegativeInt, Field(le=MOST_GPUS)] = 0
+    """Of what it wants it has so many GPUs before any priority."""
+    ceiling_gpus: PositiveInt | None = None
+    """It never has more; null: no bound."""
+    lend: Annotated[NonNegativeFloat, Field(le=1.0)] = 1.0
+    """The share of the floor that others may hold while it does not want it; the rest stays free for it."""
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> "ShareSettings":
+        if self.ceiling_gpus is not None and self.ceiling_gpus < self.floor_gpus:
+            raise ValueError(f"ceiling_gpus {self.ceiling_gpus} is below floor_gpus {self.floor_gpus}")
+        return self
 
 
 class PlannerSettings(Settings, extra="allow"):

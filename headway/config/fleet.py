@@ -1,0 +1,148 @@
+"""A file of a fleet: settings that all its deployments have in common, and what each has of its own.
+
+    fleet: {gpus: 28}
+    gateway: {port: 8000}
+    slo: {ttft_ms: 500}
+    deployments:
+      chat: {model: llama-3.1-8b, share: {priority: 1}}
+      summaries: {model: qwen-2.5-7b, slo: {ttft_ms: 5000}}
+
+Each deployment's settings lie over the common ones, key by key; its pools replace common ones of another
+form. One gateway serves all: who may come in and where it listens is said once.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway.config.base import ConfigError, shown
+from headway.config.models import DEFAULTS, DISAGGREGATED, HeadwayConfig, config_tree, validated
+
+NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+MOST = 1000
+ONCE = (
+    "fleet",
+    *(
+        f"gateway.{key}"
+        for key in (
+            "allow_anonymous",
+            "api_keys",
+            "host",
+            "hosts",
+            "keys_file",
+            "max_per_node",
+            "port",
+            "replicas",
+            "tls",
+        )
+    ),
+)
+"""Settings that no deployment has of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetConfig:
+    """The settings of a fleet: `deployments` by name, each whole, and what they have in `common`."""
+
+    common: HeadwayConfig
+    deployments: Mapping[str, HeadwayConfig]
+
+
+def is_fleet(path: str | Path | None) -> bool:
+    """True for a file of a fleet. ConfigError where it cannot be read."""
+    return path is not None and "deployments" in config_tree(path)
+
+
+def load_fleet(path: str | Path, overrides: Mapping[str, Any] = DEFAULTS) -> FleetConfig:
+    """The settings in a file; `overrides` hold for every deployment.
+
+    ConfigError has one line: file, deployment, dotted key, what is wrong; its `faults` have all.
+    """
+    tree = config_tree(path)
+    deployments = tree.pop("deployments", None)
+    if not isinstance(deployments, Mapping) or not deployments:
+        raise ConfigError(f"{path}: deployments: should hold a name and settings of each deployment")
+    if len(deployments) > MOST:
+        raise ConfigError(f"{path}: deployments: {len(deployments)} are more than {MOST}")
+    found, faults = dict[str, HeadwayConfig](), list[str]()
+    for name, own in deployments.items():
+        try:
+            found[str(name)] = _deployment(path, str(name), tree, own, overrides)
+        except ConfigError as error:
+            faults += error.faults or [str(error)]
+    if faults := list(dict.fromkeys(faults)):
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        raise ConfigError(faults[0] + more, faults)
+    common = validated(tree, lambda key: f"{path}: {key}")
+    _check_together(path, common, found)
+    return FleetConfig(common=common, deployments=found)
+
+
+def _deployment(
+    path: str | Path,
+    name: str,
+    tree: Mapping[str, Any],
+    own: Any,  # noqa: ANN401 - whatever the file holds
+    overrides: Mapping[str, Any],
+) -> HeadwayConfig:
+    """The settings of one deployment."""
+    place = f"{path}: deployments.{name}"
+    if NAME.fullmatch(name) is None:
+        raise ConfigError(
+            f"{path}: deployments: {shown(name)} is no name: up to 40 of a-z, 0-9 and, between them, -"
+        )
+    own = {} if own is None else own
+    if not isinstance(own, Mapping):
+        raise ConfigError(f"{place}: should hold keys and values, not {shown(own)}")
+    if key := next((key for key in ONCE if _has(own, key)), None):
+        raise ConfigError(f"{place}.{key}: is one for all deployments; it stands outside of them")
+    whole = _over(tree, own)
+    if (separate := _separate(own)) is not None and separate is not _separate(tree):
+        whole["pools"] = own["pools"]
+    fleet = whole.get("fleet") or {}
+    if isinstance(fleet, Mapping):
+        whole["fleet"] = {**fleet, "deployment": name}
+    for key, value in overrides.items():
+        if value is not None:
+            whole = _over(whole, _nested(key, value))
+    return validated(whole, lambda key: f"{place}.{key}" if _has(own, key) else f"{path}: {key}")
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Key by key; what is no mapping in both replaces what is below."""
+    found = dict(below)
+    for key, value in above.items():
+        under = found.get(key)
+        both = isinstance(value, Mapping) and isinstance(under, Mapping)
+        found[key] = _over(under, value) if both else value  # type: ignore[arg-type]
+    return found
+
+
+def _nested(key: str, value: Any) -> dict[str, Any]:  # noqa: ANN401 - any setting
+    head, _, rest = key.partition(".")
+    return {head: _nested(rest, value) if rest else value}
+
+
+def _has(tree: Any, key: str) -> bool:  # noqa: ANN401 - whatever the file holds
+    head, _, rest = key.partition(".")
+    return isinstance(tree, Mapping) and head in tree and (not rest or _has(tree[head], rest))
+
+
+def _separate(tree: Mapping[str, Any]) -> bool | None:
+    """Whether its pools are prefill and decode; None: it has none."""
+    pools = tree.get("pools")
+    return bool(set(pools) <= DISAGGREGATED) if isinstance(pools, Mapping) and pools else None
+
+
+def _check_together(path: str | Path, common: HeadwayConfig, found: Mapping[str, HeadwayConfig]) -> None:
+    """What one deployment alone does not show: models that are there twice, floors that do not fit."""
+    whose = dict[str, str]()
+    for name, each in found.items():
+        if (other := whose.setdefault(each.model, name)) != name:
+            raise ConfigError(f"{path}: deployments.{name}.model: {each.model!r} is that of {other}, too")
+    gpus, floors = common.fleet.gpus, {name: each.share.floor_gpus for name, each in found.items()}
+    if gpus is not None and sum(floors.values()) > gpus:
+        named = ", ".join(f"{name} {floor}" for name, floor in floors.items() if floor)
+        raise ConfigError(f"{path}: fleet.gpus: {gpus} GPUs do not hold the floors of all ({named})")

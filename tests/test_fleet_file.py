@@ -1,0 +1,92 @@
+"""A file with several deployments: what is common, what is a deployment's own, and what is wrong with it."""
+
+from pathlib import Path
+
+import pytest
+
+from headway.config import ConfigError, is_fleet, load_config, load_fleet
+
+FILE = """
+fleet: {gpus: 28}
+gateway: {port: 8001}
+slo: {ttft_ms: 500, itl_ms: 25}
+pools: {mixed: {max_replicas: 9}}
+deployments:
+  chat: {model: llama-3.1-8b, share: {priority: 1, floor_gpus: 2}}
+  summaries: {model: qwen-2.5-7b, slo: {ttft_ms: 5000}, pools: {prefill: {max_replicas: 3}}}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(FILE)
+    return path
+
+
+def test_what_a_deployment_says_lies_over_what_all_have_in_common(file: Path) -> None:
+    fleet = load_fleet(file, {"simulation.seed": 3})
+
+    assert list(fleet.deployments) == ["chat", "summaries"]
+    chat, summaries = fleet.deployments.values()
+    assert (chat.slo.ttft_ms, summaries.slo.ttft_ms, summaries.slo.itl_ms) == (500, 5000, 25)
+    assert (chat.share.priority, chat.share.floor_gpus, summaries.share.priority) == (1, 2, 0)
+    assert [each.fleet.deployment for each in (chat, summaries)] == ["chat", "summaries"]
+    assert [each.fleet.gpus for each in (fleet.common, chat, summaries)] == [28, 28, 28]
+    assert [each.gateway.port for each in (fleet.common, chat, summaries)] == [8001, 8001, 8001]
+    assert [each.simulation.seed for each in (chat, summaries)] == [3, 3]
+
+
+def test_pools_of_another_form_replace_the_common_ones(file: Path) -> None:
+    chat, summaries = load_fleet(file).deployments.values()
+
+    assert {role: pool.max_replicas for role, pool in chat.pools.items()} == {"mixed": 9}
+    assert {role: pool.max_replicas for role, pool in summaries.pools.items()} == {"prefill": 3, "decode": 16}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("priority", "prioriy", "deployments.chat.share.prioriy: unknown key; did you mean 'priority'?"),
+        ("ttft_ms: 500,", "ttft_ms: -5,", "slo.ttft_ms: input should be greater than 0, not -5"),
+        ("qwen-2.5-7b", "llama-3.1-8b", "deployments.summaries.model: 'llama-3.1-8b' is that of chat, too"),
+        ("floor_gpus: 2", "floor_gpus: 29", "fleet.gpus: 28 GPUs do not hold the floors of all (chat 29)"),
+        (
+            "chat:",
+            "Chat Bot:",
+            "deployments: 'Chat Bot' is no name: up to 40 of a-z, 0-9 and, between them, -",
+        ),
+        (
+            "model: llama-3.1-8b,",
+            "gateway: {port: 1},",
+            "deployments.chat.gateway.port: is one for all deployments; it stands outside of them",
+        ),
+        (
+            "model: llama-3.1-8b,",
+            "fleet: {gpus: 3},",
+            "deployments.chat.fleet: is one for all deployments; it stands outside of them",
+        ),
+    ],
+)
+def test_a_fault_is_one_line_with_its_place(file: Path, old: str, new: str, fault: str) -> None:
+    file.write_text(FILE.replace(old, new, 1))
+
+    with pytest.raises(ConfigError) as raised:
+        load_fleet(file)
+
+    assert str(raised.value) == f"{file}: {fault}"
+
+
+@pytest.mark.parametrize("text", ["deployments: 3", "deployments: {}", "deployments:"])
+def test_a_fleet_has_deployments(file: Path, text: str) -> None:
+    file.write_text(text)
+
+    with pytest.raises(ConfigError, match="deployments: should hold a name and settings of each deployment"):
+        load_fleet(file)
+
+
+def test_a_file_of_a_fleet_is_none_of_one_deployment(file: Path) -> None:
+    assert is_fleet(file)
+
+    with pytest.raises(ConfigError, match="deployments: this file is of a fleet"):
+        load_config(file)
