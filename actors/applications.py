@@ -11,6 +11,7 @@ from typing import Any
 
 from actors.store import InternalKvStore, Store
 from actors.stored import Kind, put, read
+from headway.config import HeadwayConfig
 
 KEYS, FIRST = "control_plane/applications/", "control_plane/first"
 KIND = Kind("application", dict[str, Any])
@@ -31,11 +32,20 @@ class Served:
 
 def applications(store: Store) -> Mapping[str, Served]:
     """By name."""
-    found = {
-        key.removeprefix(KEYS): read(store, KIND, key, lambda stored: Served(**stored), own=False)
-        for key in store.keys(KEYS)
-    }
-    return {name: each for name, each in found.items() if each is not None}
+    names = [key.removeprefix(KEYS) for key in store.keys(KEYS)]
+    return {name: found for name in names if (found := served(store, name)) is not None}
+
+
+def served(store: Store, name: str) -> Served | None:
+    """One of them, None where there is none of that name."""
+    return read(store, KIND, KEYS + name, lambda stored: Served(**stored), own=False)
+
+
+def members_of(store: Store, fleet: str) -> Mapping[str, HeadwayConfig]:
+    """The settings of the deployments that the gateway of this application serves, by name."""
+    known = applications(store).items()
+    found = {name: HeadwayConfig.model_validate_json(each.settings) for name, each in known}
+    return {name: config for name, config in found.items() if config.fleet.application == fleet}
 
 
 def register(store: Store, name: str, served: Served) -> None:
@@ -50,9 +60,9 @@ def forget(store: Store, name: str, *, comes_again: bool = False) -> None:
         store.delete(FIRST)
 
 
-def first(served: Mapping[str, Served]) -> str:
+def first(known: Mapping[str, Served]) -> str:
     """The one that calls without an application are for; empty where there is none."""
-    return next((name for name, each in served.items() if not each.prefix), next(iter(served), ""))
+    return next((name for name, each in known.items() if not each.prefix), next(iter(known), ""))
 
 
 def place_of(store: InternalKvStore, name: str) -> str:
@@ -63,8 +73,8 @@ def place_of(store: InternalKvStore, name: str) -> str:
 
 def store_of(name: str) -> InternalKvStore:
     """The store of an application as its actors have it."""
-    served = applications(InternalKvStore()).get(name)
-    return InternalKvStore("" if served is None else served.prefix)
+    found = served(InternalKvStore(), name)
+    return InternalKvStore("" if found is None else found.prefix)
 
 
 class ApplicationStore(InternalKvStore):

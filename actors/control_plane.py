@@ -23,14 +23,14 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from actors import hosts, names
-from actors.applications import Served, applications, forget, place_of, register
+from actors.applications import Served, applications, forget, place_of, register, served
 from actors.connectors import connector_kind
 from actors.hosting import Make, hosting
 from actors.planning.settings import CONFIGURATION, SETTINGS, STARTED, fixed
@@ -91,14 +91,15 @@ def start(config: HeadwayConfig, application: str, *, routes: bool = True) -> st
     return mine.token
 
 
-def revive(config: HeadwayConfig, application: str, token: str, *, routes: bool = True) -> tuple[str, ...]:
-    """Start the actors that are not there, as `start` did that gave this token; their names.
+def revive(
+    config: HeadwayConfig, application: str, token: str, there: Collection[str], *, routes: bool = True
+) -> tuple[str, ...]:
+    """Start the actors that are not `there`, as `start` did that gave this token; their names.
 
     None once another start has come, or an end. ControlPlaneError, RayError.
     """
-    mine, there = applications(InternalKvStore()).get(application), running()
     gone = tuple(name for name in _names(config, routes=routes) if name not in there)
-    if not gone or mine is None or mine.token != token:
+    if not gone or (mine := served(InternalKvStore(), application)) is None or mine.token != token:
         return ()
     logger.warning("not there, and started again: %s", ", ".join(gone))
     _bring_up(config, application, routes=routes)

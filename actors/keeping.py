@@ -25,19 +25,53 @@ END_S, LONGEST_END_S = 60.0, 3600.0
 logger = logging.getLogger("ray.serve")
 
 
-async def keep_actors(config: HeadwayConfig, application: str, token: str, *, routes: bool = True) -> None:
-    """Keep them until cancelled; `token` as `control_plane.start` gave it."""
-    wait_s, hanging = KEEP_S, Hanging()
-    while True:
-        await asyncio.sleep(wait_s)
-        try:
-            await asyncio.to_thread(control_plane.revive, config, application, token, routes=routes)
-            for name in await hanging.look(await asyncio.to_thread(control_plane.running)):
-                await asyncio.to_thread(control_plane.end_again, name)
-            wait_s = KEEP_S
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next look may go well
-            wait_s = min(2.0 * wait_s, LONGEST_KEEP_S)
-            logger.warning("the control plane's actors do not come back, again in %g s: %s", wait_s, error)
+class Keeper:
+    """Has the actors serve applications, and keeps them; without `routes` others route the requests."""
+
+    def __init__(self, *, routes: bool = True) -> None:
+        self._routes = routes
+        self._kept: dict[str, tuple[HeadwayConfig, str]] = {}
+        """By application, its settings and the token of its last start."""
+        self._keeping: asyncio.Task[None] | None = None
+
+    async def serve(self, application: str, config: HeadwayConfig) -> None:
+        """Serve an application by these settings from now on. ControlPlaneError."""
+        self._kept.pop(application, None)
+        token = await asyncio.to_thread(control_plane.start, config, application, routes=self._routes)
+        self._kept[application] = config, token
+        if self._keeping is None:
+            self._keeping = asyncio.create_task(self._keep())
+
+    async def leave(self, application: str) -> None:
+        """Serve it no more, unless somebody else has had it served since."""
+        _, token = self._kept.pop(application, (None, ""))
+        await asyncio.to_thread(control_plane.stop, token=token)
+
+    async def close(self) -> None:
+        """Leave all."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+        for application in tuple(self._kept):
+            await self.leave(application)
+
+    async def _keep(self) -> None:
+        wait_s, hanging = KEEP_S, Hanging()
+        while True:
+            await asyncio.sleep(wait_s)
+            try:
+                there = await asyncio.to_thread(control_plane.running)
+                for name, (config, token) in tuple(self._kept.items()):
+                    await asyncio.to_thread(
+                        control_plane.revive, config, name, token, there, routes=self._routes
+                    )
+                for name in await hanging.look(there):
+                    await asyncio.to_thread(control_plane.end_again, name)
+                wait_s = KEEP_S
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next look may go well
+                wait_s = min(2.0 * wait_s, LONGEST_KEEP_S)
+                logger.warning(
+                    "the control plane's actors do not come back, again in %g s: %s", wait_s, error
+                )
 
 
 class Hanging:

@@ -16,7 +16,6 @@ A server of its own in the replica, at `gateway.host` and `gateway.port`, as tha
 application as Serve's ingress, where there is a proxy.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -28,8 +27,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from actors import control_plane, names
-from actors.keeping import keep_actors
+from actors import names
+from actors.keeping import Keeper
 from actors.names import CallError, NamedActor
 from headway.config import ConfigError, HeadwayConfig
 from serve_apps.access import Access, make_access, own_scope
@@ -125,8 +124,7 @@ class ControlPlaneAlone:
         self._serving = ControlApp(
             routes, make_access(config.gateway), partial(why_not_planning, self._application), metrics
         )
-        self._config, self._token = config, ""
-        self._keeping: asyncio.Task[None] | None = None
+        self._config, self._keeper = config, Keeper(routes=False)
         gateway = config.gateway
         self._server = HttpServer(self._serving, gateway.host, gateway.port, tls=gateway.tls)
         await self._server.start()
@@ -139,22 +137,16 @@ class ControlPlaneAlone:
         config = with_settings(self._config, user_config)
         if problems := control_problems(config):
             raise ConfigError(f"user_config: {'; '.join(problems)}")
-        if self._keeping is not None:
-            self._keeping.cancel()
-        self._token = await asyncio.to_thread(control_plane.start, config, self._application, routes=False)
-        keeping = keep_actors(config, self._application, self._token, routes=False)
-        self._keeping = asyncio.create_task(keeping)
+        await self._keeper.serve(self._application, config)
 
     async def addresses(self) -> Sequence[str]:
         """Where the own server listens, as the settings name the host."""
         return (self._server.address,)
 
     async def __del__(self) -> None:
-        if self._keeping is not None:
-            self._keeping.cancel()
         self._live.end()
         await self._server.stop()
-        await asyncio.to_thread(control_plane.stop, token=self._token)
+        await self._keeper.close()
 
 
 def control_application(config: HeadwayConfig) -> serve.Application:

@@ -15,10 +15,10 @@ from typing import Any
 from ray import serve
 from ray.serve.schema import LoggingConfig
 
-from actors import control_plane, names
+from actors import names
 from actors.connectors import connector_kind
 from actors.connectors.external_scaling import keep_external_scaling
-from actors.keeping import keep_actors
+from actors.keeping import Keeper
 from actors.names import CallError, NamedActor
 from actors.planning.settings import dump, flatten
 from actors.routing_actors import needs_router, routing_actors
@@ -231,24 +231,17 @@ class ControlPlane:
     """
 
     def __init__(self, config: HeadwayConfig) -> None:
-        self._config, self._token = config, ""
+        self._config, self._keeper = config, Keeper()
         self._application = serve.get_replica_context().app_name
         self._scaling: asyncio.Task[None] | None = None
-        self._keeping: asyncio.Task[None] | None = None
 
     async def reconfigure(self, user_config: Mapping[str, Any]) -> None:
         """Run by the settings with these over them. ConfigError where they are wrong."""
-        config = with_settings(self._config, user_config)
-        if self._keeping is not None:
-            self._keeping.cancel()
-        self._token = await asyncio.to_thread(control_plane.start, config, self._application)
-        self._keeping = asyncio.create_task(keep_actors(config, self._application, self._token))
+        await self._keeper.serve(self._application, with_settings(self._config, user_config))
         if self._scaling is None:
             self._scaling = asyncio.create_task(keep_external_scaling(self._application))
 
     async def __del__(self) -> None:
-        if self._keeping is not None:
-            self._keeping.cancel()
         if self._scaling is not None:
             self._scaling.cancel()
-            await asyncio.to_thread(control_plane.stop, token=self._token)
+        await self._keeper.close()

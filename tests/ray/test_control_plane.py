@@ -128,8 +128,8 @@ def test_other_settings_replace_the_actors_and_ids_go_on(plane: None, exporter: 
     # Ray gives up an actor that was ended like this, or whose constructor raised.
     ray.kill(actor(names.PREDICTOR), no_restart=True)
     wait_until(lambda: names.PREDICTOR not in control_plane.running())
-    assert control_plane.revive(last, APP, "another start's") == ()
-    assert control_plane.revive(last, APP, token) == (names.PREDICTOR,)
+    assert control_plane.revive(last, APP, "another start's", control_plane.running()) == ()
+    assert control_plane.revive(last, APP, token, control_plane.running()) == (names.PREDICTOR,)
     assert names.PREDICTOR in control_plane.running()
 
 

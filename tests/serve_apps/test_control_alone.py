@@ -9,6 +9,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from actors.keeping import Keeper
 from headway.config import ConfigError, HeadwayConfig, load_config
 from serve_apps.control_host import ControlPlaneAlone, control_application
 
@@ -31,7 +32,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[HeadwayConfig]:
         found.append(config)
         return f"token {len(found)} of {application}"
 
-    monkeypatch.setattr("serve_apps.control_host.control_plane.start", start)
+    monkeypatch.setattr("actors.keeping.control_plane.start", start)
     return found
 
 
@@ -39,7 +40,7 @@ def alone() -> Any:
     """A replica's state after its start; the class itself needs a cluster, and a server."""
     held = {"_live": SimpleNamespace(end=lambda: None), "_server": SimpleNamespace(stop=AsyncMock())}
     return SimpleNamespace(
-        _config=load_config(None, SETTINGS), _application="headway", _token="", _keeping=None, **held
+        _config=load_config(None, SETTINGS), _application="headway", _keeper=Keeper(routes=False), **held
     )
 
 
@@ -47,7 +48,7 @@ def test_settings_are_taken_over_those_of_the_application_each_time(
     started: list[HeadwayConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plane, stopped = alone(), list[str]()
-    monkeypatch.setattr("serve_apps.control_host.control_plane.stop", lambda *, token: stopped.append(token))
+    monkeypatch.setattr("actors.keeping.control_plane.stop", lambda *, token: stopped.append(token))
     for over in ({}, {"slo": {"ttft_ms": 300}, "planner.dry_run": False}, {"slo.itl_ms": 20}):
         asyncio.run(ControlPlaneAlone.reconfigure(plane, over))
     assert [(each.slo.ttft_ms, each.slo.itl_ms, each.planner.dry_run) for each in started] == [
