@@ -47,14 +47,24 @@ def scaling_turned_on() -> bytes:
     return bytes(ApplicationArgs(external_scaler_enabled=True).SerializeToString())
 
 
-def deployed_again(name: str, info: Any, replicas: int) -> bytes:  # noqa: ANN401 - Serve's DeploymentInfo
-    """A deployment as it stands, with its count of replicas now, as Serve's controller takes it."""
+def deployed_again(
+    name: str,
+    info: Any,  # noqa: ANN401 - Serve's DeploymentInfo
+    replicas: int,
+    user_config: Mapping[str, Any] | None = None,
+) -> bytes:
+    """A deployment as it stands, with its count of replicas now, as Serve's controller takes it.
+
+    With another `user_config`, if it has one.
+    """
     from ray.serve.generated.serve_pb2 import DeploymentArgs  # type: ignore[attr-defined] # generated
 
     config = info.deployment_config
     if config.autoscaling_config is None:
         # As many as there are now, not as many as it was deployed with.
         config = config.model_copy(update={"num_replicas": replicas})
+    if user_config is not None and config.user_config is not None:
+        config = config.model_copy(update={"user_config": user_config})
     arguments = DeploymentArgs(
         deployment_name=name,
         deployment_config=config.to_proto_bytes(),
@@ -69,10 +79,10 @@ def deployed_again(name: str, info: Any, replicas: int) -> bytes:  # noqa: ANN40
     return bytes(arguments.SerializeToString())
 
 
-async def replica_results(handle: Any, method: str, *args: object) -> list[Any]:  # noqa: ANN401
+async def replica_results(handle: Any, method: str, *args: object, **named: object) -> list[Any]:  # noqa: ANN401
     """A call of all replicas of a deployment, each with its own answer (`get_async`).
 
     Serve's own `results_async` has one time for all: one replica that hangs would hide the others' answers.
     """
-    found: list[Any] = await handle.broadcast(method, *args)._fetch_replica_results_async()
+    found: list[Any] = await handle.broadcast(method, *args, **named)._fetch_replica_results_async()
     return found

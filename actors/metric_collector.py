@@ -16,7 +16,7 @@ from actors.collector.engines import EngineFleet
 from actors.collector.exposition import SourceDownError
 from actors.collector.interval import Health, HealthStatus, Measured, unmeasured
 from actors.collector.inventory import Inventory
-from actors.collector.pages import HttpPages, Pages, ServePages, TextReader
+from actors.collector.pages import HttpPages, Pages, TextReader, gateways_of
 from actors.collector.presets import preset
 from actors.collector.prometheus_source import PrometheusSource
 from actors.collector.scrape import Fleet, GatewayFleet, ScrapeSource
@@ -191,7 +191,7 @@ class MetricCollector:
 
     def _gateways(self, series: ModelSeries) -> GatewayFleet:
         settings = self._config.metrics
-        pages: Pages = ServePages(self._application, settings.timeout_s)
+        pages: Pages = gateways_of(self._config, self._application, settings.timeout_s)
         if settings.url:
             pages = HttpPages(settings.url, self._http())
         return GatewayFleet(

@@ -32,7 +32,7 @@ from serve_apps.access import needs
 from serve_apps.control_api import control_routes, scaling_routes
 from serve_apps.control_metrics import ControlMetrics, StatusFeed
 from serve_apps.engines.vllm.metrics import VllmMetrics
-from serve_apps.gateway.app import make_service
+from serve_apps.gateway.app import Service, make_service
 from serve_apps.gateway.responses import ENDPOINTS
 from serve_apps.gateway.state import make_state
 from serve_apps.live_page import LivePage
@@ -221,7 +221,9 @@ def paths(_: str) -> str:
     extra = [*control_routes(nothing), *scaling_routes(nothing), *live]
     routes = [
         each
-        for each in make_service(make_state(config, nothing, time.monotonic), extra).routes
+        for each in make_service(
+            Service(make_state(config, nothing, time.monotonic)), extra, config.model
+        ).routes
         if isinstance(each, Route)
     ]
     generation = [each.path for each in ENDPOINTS]

@@ -15,6 +15,7 @@ from typing import Any
 from ray import serve
 from ray.serve.config import RequestRouterConfig
 
+from actors.names import CONTROL_PLANE, GATEWAY
 from actors.routing_actors import stateless_profile
 from headway.config import ConfigError, HeadwayConfig
 from headway.engine.kinds import engine_kind
@@ -52,28 +53,49 @@ def application(
     check_tracing(config.tracing)
     config = _begun(config)
     engines = {role: _engine(config, Role(role)).bind(config, make) for role in sorted(config.pools)}
-    gateway = deployment(
-        Gateway,
-        name="Gateway",
+    gateway = gateway_deployment(Gateway, config)
+    # Settings over these, which a Serve config file may set.
+    plane = plane_deployment(ControlPlane, {})
+    return gateway.bind(config, engines, [plane.bind(config)] if control_plane else [])
+
+
+def engines_alone(config: HeadwayConfig, make: EngineFactory = make_engine) -> serve.Application:
+    """The engines of these settings, which a gateway elsewhere calls. ConfigError as `application`."""
+    check_tracing(config.tracing)
+    config = _begun(config)
+    first, *others = (_engine(config, Role(role)) for role in sorted(config.pools))
+    return first.bind(config, make, *(each.bind(config, make) for each in others))
+
+
+def gateway_deployment(
+    kind: type, config: HeadwayConfig, told: Mapping[str, Any] | None = None
+) -> serve.Deployment:
+    """The gateways of these settings; `told` is their `user_config`."""
+    return deployment(
+        kind,
+        name=GATEWAY,
         num_replicas=config.gateway.replicas,
         max_replicas_per_node=config.gateway.max_per_node,
         # A node that is full has no room for the next one beside the old one.
         max_surge_percent=REPLACED_AFTER if config.gateway.max_per_node is None else 0,
         max_ongoing_requests=MOST_ONGOING,
+        user_config=told,
         graceful_shutdown_timeout_s=config.gateway.request_timeout_s + DRAINING_MARGIN_S,
         ray_actor_options={"num_cpus": 0, "runtime_env": {"env_vars": LEAN_REPLICA}},
     )
-    plane = deployment(
-        ControlPlane,
-        name="ControlPlane",
+
+
+def plane_deployment(kind: type, told: Mapping[str, Any]) -> serve.Deployment:
+    """The replica that keeps the actors; `told` is its `user_config`."""
+    return deployment(
+        kind,
+        name=CONTROL_PLANE,
         num_replicas=1,
         max_surge_percent=REPLACED_AFTER,
-        # Settings over these, which a Serve config file may set.
-        user_config={},
+        user_config=told,
         graceful_shutdown_timeout_s=DRAINING_MARGIN_S,
         ray_actor_options={"num_cpus": 0},
     )
-    return gateway.bind(config, engines, [plane.bind(config)] if control_plane else [])
 
 
 def _begun(config: HeadwayConfig) -> HeadwayConfig:

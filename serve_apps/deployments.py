@@ -25,6 +25,7 @@ from typing import Any, cast
 import ray
 from ray import serve
 from ray.exceptions import RayError
+from ray.serve.handle import DeploymentHandle
 
 from actors import names
 from actors.names import CallError, NamedActor
@@ -205,7 +206,11 @@ class EngineReplica:
     _moved = 0
     """Prompts computed and chunks sent so far."""
 
-    def __init__(self, config: HeadwayConfig, make: EngineFactory = make_engine) -> None:
+    def __init__(
+        self, config: HeadwayConfig, make: EngineFactory = make_engine, *others: DeploymentHandle[Any]
+    ) -> None:
+        """`others` are deployments that only live and die with the application."""
+        self._others = others
         context = serve.get_replica_context()
         self.replica, self._application = context.replica_id.unique_id, context.app_name
         self._model = config.model

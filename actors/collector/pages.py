@@ -24,6 +24,7 @@ from yarl import URL
 from actors.collector.exposition import SourceDownError, metrics_url, redacted
 from actors.compat_ray import replica_results
 from actors.names import GATEWAY
+from headway.config import HeadwayConfig
 from headway.config.live import MetricsSettings
 
 ACCEPT = {"GET": "text/plain;version=0.0.4", "POST": "application/json"}
@@ -233,12 +234,18 @@ def serve_handle(application: str) -> Any:  # noqa: ANN401 - a DeploymentHandle
     return serve.get_deployment_handle(GATEWAY, application)
 
 
-async def ask_all(handle: Any, method: str, *args: object, timeout_s: float) -> tuple[list[Any], list[str]]:  # noqa: ANN401
+async def ask_all(
+    handle: Any,  # noqa: ANN401 - a DeploymentHandle
+    method: str,
+    *args: object,
+    timeout_s: float,
+    **named: object,
+) -> tuple[list[Any], list[str]]:
     """What the replicas of a deployment answer, and a line for each that does not in time."""
     from ray.exceptions import ActorDiedError
 
     async with asyncio.timeout(timeout_s):
-        asked = await replica_results(handle, method, *args)
+        asked = await replica_results(handle, method, *args, **named)
     tasks = [asyncio.ensure_future(each.get_async()) for each in asked]
     _, late = await asyncio.wait(tasks, timeout=timeout_s)
     answers, faults = [], [f"no answer within {timeout_s:g} s"] * len(late)
@@ -258,13 +265,20 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {line[:200]}"
 
 
+def gateways_of(config: HeadwayConfig, application: str, timeout_s: float) -> "ServePages":
+    """The pages of an application: of its own gateways, or of those of its fleet."""
+    fleet = config.fleet.application
+    return ServePages(fleet or application, timeout_s, application if fleet else "")
+
+
 class ServePages:
-    """The pages of all gateways of a Serve application."""
+    """The pages of all gateways of a Serve application; of those that serve several, the ones `of` one."""
 
     by_process = True
 
-    def __init__(self, application: str, timeout_s: float) -> None:
+    def __init__(self, application: str, timeout_s: float, of: str = "") -> None:
         self._application, self._timeout_s = application, timeout_s
+        self._named = {"of": of} if of else {}
         self._handle: Any = None
 
     @property
@@ -292,7 +306,9 @@ class ServePages:
             if self._handle is None:
                 async with asyncio.timeout(self._timeout_s):
                     self._handle = await asyncio.to_thread(serve_handle, self._application)
-            answers, faults = await ask_all(self._handle, method, *args, timeout_s=self._timeout_s)
+            answers, faults = await ask_all(
+                self._handle, method, *args, timeout_s=self._timeout_s, **self._named
+            )
         except TimeoutError:
             raise SourceDownError(f"no answer within {self._timeout_s:g} s") from None
         except (RayError, RayServeException, RuntimeError) as error:

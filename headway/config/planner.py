@@ -87,6 +87,9 @@ class FleetSettings(Settings):
     null: each plans by its own limits alone."""
     deployment: str = Field(default="", max_length=60)
     """The name of this deployment among them; a file with `deployments` gives it."""
+    application: str = ""
+    """The Serve application whose gateway serves this deployment; `headway up` gives it for a file with
+    `deployments`."""
 
 
 class ShareSettings(Settings):

@@ -17,7 +17,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -30,14 +30,14 @@ from starlette.types import Message, Receive, Scope, Send
 
 from actors.collector.request_list import encode
 from headway.config import HeadwayConfig, Right
-from serve_apps.access import Access, make_access, own_scope
+from serve_apps.access import Access, Holder, make_access, own_scope
 from serve_apps.control_metrics import ControlMetrics, StatusFeed, exposition
 from serve_apps.engines.protocol import AuxiliaryCall
 from serve_apps.faults import RETRY_AFTER_S, Fault, starlette_app
 from serve_apps.gateway import openapi
 from serve_apps.gateway.backend import Backend, BackendError, fault_of
 from serve_apps.gateway.generation import Generation
-from serve_apps.gateway.responses import ENDPOINTS, Channel, HeaderList
+from serve_apps.gateway.responses import ENDPOINTS, Channel, Header, HeaderList
 from serve_apps.gateway.state import GatewayState, make_state
 from serve_apps.live_page import LivePage, gateway_view
 
@@ -119,7 +119,18 @@ class Service:
         """Prometheus' text, or OpenMetrics (docs/reference/metrics.md): at most ten pages a second, each for
         all who wait for one.
         """
-        return await self._pages.page(request.headers.get("accept", ""))
+        return await self.page(request.headers.get("accept", ""))
+
+    async def page(self, accept: str) -> Response:
+        """The same in the form that is accepted."""
+        return await self._pages.page(accept)
+
+    async def status(self) -> Mapping[str, Any]:
+        """What the planner says, or said last; empty before that."""
+        if self._feed is None:
+            return {}
+        await self._feed.refresh()
+        return self._feed.document or {}
 
     async def _page(self, accept: str) -> Response:
         own = await exposition(accept, self._shown, self._feed)
@@ -179,14 +190,9 @@ AUXILIARY_CALLS = (
 
 
 def make_service(
-    state: GatewayState,
-    extra_routes: Sequence[BaseRoute],
-    control: ControlMetrics | None = None,
-    *,
-    keys: bool = False,
+    service: Service, extra_routes: Sequence[BaseRoute], model: str, *, keys: bool = False
 ) -> Starlette:
     """The Starlette application of everything but generation; `keys`: there are some."""
-    service = Service(state, control)
     routes = [
         Route("/v1/models", service.models),
         Route("/v1/models/{name:path}", service.model),
@@ -200,14 +206,16 @@ def make_service(
         *(Route(path, service.auxiliary, methods=[method]) for method, path in AUXILIARY_CALLS),
         *extra_routes,
     ]
-    return starlette_app([*routes, *openapi.routes_of(routes, state.identity.model, keys=keys)])
+    return starlette_app([*routes, *openapi.routes_of(routes, model, keys=keys)])
 
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:+/=@-]{1,128}")
 
 
 class GatewayApp:
-    """The ASGI application; `state` is what may be read and changed while it runs, `live` its live page."""
+    """The ASGI application; `state` is what may be read and changed while it runs, `live` its live page,
+    `service` what is asked about it.
+    """
 
     def __init__(
         self,
@@ -222,13 +230,14 @@ class GatewayApp:
             extra_routes = [*extra_routes, *live.routes()]
         self._access = access
         self._generation = {api.path: Generation(state, api) for api in ENDPOINTS}
-        self._service = make_service(state, extra_routes, control, keys=access.keyed)
+        self.service = Service(state, control)
+        self._others = make_service(self.service, extra_routes, state.identity.model, keys=access.keyed)
         self._engine_header = (b"x-headway-engine", state.identity.engine.encode())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One HTTP request, or the server's start and end."""
         if scope["type"] == "lifespan":
-            await self._service(scope, receive, send)
+            await self._others(scope, receive, send)
         elif scope["type"] == "http":
             await self._request(scope, receive, send)
         else:
@@ -236,19 +245,25 @@ class GatewayApp:
             await send({"type": "websocket.close", "code": 1008})
 
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = ((b"x-request-id", _request_id(scope)), self._engine_header)
-        scope = own_scope(scope)
+        scope, request_id = own_scope(scope), request_id_of(scope)
         try:
             holder = self._access.admit(scope)
         except Fault as fault:
-            await Channel(send, headers).fail(fault)
-            return
+            await Channel(send, (request_id, self._engine_header)).fail(fault)
+        else:
+            await self.admitted(scope, receive, send, request_id, holder)
+
+    async def admitted(
+        self, scope: Scope, receive: Receive, send: Send, request_id: Header, holder: Holder
+    ) -> None:
+        """One request of the holder of a key, with the header of its id."""
+        headers = (request_id, self._engine_header)
         generation = self._generation.get(scope["path"]) if scope["method"] == "POST" else None
         if generation is not None:
             await generation(scope, receive, send, headers, holder)
         else:
-            await self._service(
-                {**scope, "user": holder.name, "holder": holder}, receive, _adding(send, headers)
+            await self._others(
+                {**scope, "user": holder.name, "holder": holder}, receive, adding(send, headers)
             )
 
 
@@ -260,13 +275,14 @@ def make_app(
     *,
     plane: "ActorControlPlane | None" = None,
     routing: Callable[[], Mapping[str, object]] = dict,
+    access: Access | None = None,
 ) -> GatewayApp:
     """The gateway over `backend`, with further routes behind the same keys. ConfigError, ProfileError.
 
     With `plane` it has the live page, which shows what `routing` says of the router, and its metrics have
-    those of the control plane.
+    those of the control plane. `access` is that of a gateway of several models.
     """
-    access, state = make_access(config.gateway), make_state(config, backend, clock)
+    access, state = access or make_access(config.gateway), make_state(config, backend, clock)
     if plane is None:
         return GatewayApp(state, access, extra_routes)
     fleet = state.fleet
@@ -279,19 +295,20 @@ def make_app(
     return GatewayApp(state, access, extra_routes, ControlMetrics(config.model, feed, judged), live)
 
 
-def _request_id(scope: Scope) -> bytes:
+def request_id_of(scope: Scope) -> Header:
+    """The header with the id of a request: the client's, where it is a sane one."""
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _SANE_ID.fullmatch(value):
-            return bytes(value)
-    return b"req-" + secrets.token_hex(16).encode()
+            return name, bytes(value)
+    return b"x-request-id", b"req-" + secrets.token_hex(16).encode()
 
 
-def _adding(send: Send, headers: HeaderList) -> Send:
+def adding(send: Send, headers: HeaderList) -> Send:
     """`send` that adds `headers` to the response's."""
 
-    async def adding(message: Message) -> None:
+    async def with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             message["headers"] = [*message.get("headers", ()), *headers]
         await send(message)
 
-    return adding
+    return with_headers

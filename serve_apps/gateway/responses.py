@@ -34,7 +34,8 @@ CHAT_COMPLETIONS = Endpoint(path="/v1/chat/completions", id_prefix="chatcmpl-", 
 RESPONSES = Endpoint(path="/v1/responses", id_prefix="resp-", prompt_param="input")
 ENDPOINTS = (COMPLETIONS, CHAT_COMPLETIONS, RESPONSES)
 
-HeaderList = Sequence[tuple[bytes, bytes]]
+Header = tuple[bytes, bytes]
+HeaderList = Sequence[Header]
 Push = Callable[[bytes], bool]
 """Sends more of a stream at once; False where it cannot (`serve_apps.compat_uvicorn`)."""
 _JSON = (b"content-type", b"application/json")
