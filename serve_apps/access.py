@@ -79,10 +79,11 @@ NEEDS = (
     (ANY, "/tokenize", frozenset({Right.INFER})),
     (ANY, "/detokenize", frozenset({Right.INFER})),
     (ANY, "/v1/models", frozenset({Right.INFER})),
+    (READ, "/v1/fleet", frozenset({Right.OBSERVE})),
 )
 """Methods and beginnings of paths, the first that fits counts, and the roles of which one is enough."""
 
-CONTROL = ("/v1/control/", "/v1/scaling/")
+CONTROL = ("/v1/control/", "/v1/scaling/", "/v1/fleet")
 """Beginnings of the paths of control requests."""
 
 EVERY = frozenset(Right)
@@ -124,7 +125,8 @@ class KeyLimits(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """The name, the roles and the limits of a key; `alone` where no key has another name.
+    """The name, the roles, the limits and the models of a key (None: any); `alone` where no key has another
+    name.
 
     `tenant` is unique (`routing.tenants`): the name of the key, or of one without a name `key-` and
     the first 8 hexadecimal digits of its SHA-256.
@@ -134,7 +136,17 @@ class Holder:
     tenant: str = NOBODY
     rights: frozenset[Right]
     limits: KeyLimits | None = None
+    models: frozenset[str] | None = None
     alone: bool = True
+
+    def may_use(self, model: str) -> bool:
+        """Whether requests for this model, or adapter, may be made."""
+        return self.models is None or model in self.models
+
+    def check_model(self, model: str) -> None:
+        """Forbidden where it may not be used."""
+        if not self.may_use(model):
+            raise Forbidden(f"This key may not use the model {model!r}", param="model")
 
 
 Keys = Mapping[bytes, Holder]
@@ -149,6 +161,8 @@ class KeyEntry(Settings):
     sha256: str | None = Field(default=None, pattern="^[0-9a-fA-F]{64}$")
     roles: tuple[Right, ...] = Field(min_length=1)
     limits: KeyLimits | None = None
+    models: tuple[str, ...] | None = Field(default=None, min_length=1)
+    """Models and adapters that it may use; null: any."""
 
     @field_validator("name")
     @classmethod
@@ -212,7 +226,9 @@ def _held(entry: KeyEntry, place: str, gateways: int) -> Holder:
         limits = None if entry.limits is None else entry.limits.shared(gateways)
     except ValueError as error:
         raise ConfigError(f"{place}: {entry.name}: limits: {error}") from None
-    return Holder(name=entry.name, tenant=entry.name, rights=frozenset(entry.roles), limits=limits)
+    models = None if entry.models is None else frozenset(entry.models)
+    rights = frozenset(entry.roles)
+    return Holder(name=entry.name, tenant=entry.name, rights=rights, limits=limits, models=models)
 
 
 def _fault(error: ValidationError) -> str:

@@ -218,6 +218,7 @@ class Generation:
         wished = state.slo_targets.read(headers)
         read = partial(state.calls.read, self._api, headers)
         prompts = await self._beside(read, body, long=len(body) >= LONG_BYTES)
+        holder.check_model(prompts[0].model or state.identity.model)
         targets = state.tenants.granted(holder, prompts[0], wished)
         record.judged_by(targets)
         channel.add_headers(held_to(wished, targets, state.metrics.promised(targets)))

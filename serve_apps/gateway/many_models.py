@@ -1,0 +1,259 @@
+"""The gateway of several models: one ASGI application over one `GatewayApp` for each deployment.
+
+    POST /v1/chat/completions …     the deployment whose model, or adapter, the body names
+    /deployments/NAME/…             everything of one deployment, as a gateway of its own has it
+    GET /v1/models, /v1/requests/ID of all deployments
+    GET /metrics                    of all, with the label `deployment`
+    GET /health, /ready             of this process: ready once a deployment is
+    GET /v1/fleet, /                all deployments in short, as JSON and as a page
+    everything else                 the first deployment's, as a gateway of one model has it
+
+Deployments come and go while it runs (`change`). A body is read here, for its model, and handed on whole.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
+
+from serve_apps.access import Access, Holder, own_scope
+from serve_apps.engines.answering.fields import body_fields
+from serve_apps.faults import ClientGone, Fault, InvalidRequest, NotFound, UnknownModel, starlette_app
+from serve_apps.gateway.app import AUXILIARY_CALLS, GatewayApp, adding, request_id_of
+from serve_apps.gateway.fleet import joined
+from serve_apps.gateway.reading import LONG_BYTES, Bodies
+from serve_apps.gateway.responses import ENDPOINTS, Channel, Header
+
+PREFIX = "/deployments/"
+BY_BODY = frozenset(
+    {*(api.path for api in ENDPOINTS), *(path for how, path in AUXILIARY_CALLS if how == "POST")}
+)
+"""Paths of requests for the model that their body names."""
+
+OWN = re.compile("/v1/(models|requests)/.*|/v1/(models|fleet)|/metrics|/health|/ready")
+"""Paths that are answered here; all others are the first deployment's."""
+
+SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(\{?)", re.MULTILINE)
+
+Document = Mapping[str, Any]
+
+
+class ManyModels:
+    """The ASGI application. Without a deployment it serves nothing but its own pages."""
+
+    def __init__(self, access: Access, fleet: Callable[[], Awaitable[Document]]) -> None:
+        """`fleet` is what the planner says of all deployments."""
+        self._access, self._fleet = access, fleet
+        self._apps: Mapping[str, GatewayApp] = {}
+        self._by_model: Mapping[str, str] = {}
+        self._bodies = Bodies()
+        self._own = starlette_app(
+            [
+                Route("/v1/models", self._models),
+                Route("/v1/models/{name:path}", self._model),
+                Route("/v1/requests/{id:path}", self._request),
+                Route("/v1/fleet", self._in_short),
+                Route("/metrics", self._metrics),
+                Route("/health", self._health),
+                Route("/ready", self._ready),
+            ]
+        )
+
+    def change(self, apps: Mapping[str, GatewayApp]) -> None:
+        """From now on these are the deployments. Requests under way go on."""
+        self._apps = dict(apps)
+        names = [(name, app.state.identity) for name, app in apps.items()]
+        adapters = {adapter: name for name, identity in reversed(names) for adapter in identity.adapters}
+        self._by_model = adapters | {identity.model: name for name, identity in names}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One HTTP request, or the server's start and end."""
+        if scope["type"] == "lifespan":
+            await self._own(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._http(own_scope(scope), receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request_id = request_id_of(scope)
+        try:
+            if scope["path"].startswith(PREFIX):
+                name, _, rest = scope["path"].removeprefix(PREFIX).partition("/")
+                await self._named(name)({**scope, "path": f"/{rest}"}, receive, send)
+                return
+            if not (scope["path"] in BY_BODY or OWN.fullmatch(scope["path"])):
+                await self._first()(scope, receive, send)
+                return
+            holder = self._access.admit(scope)
+            if scope["method"] == "POST" and scope["path"] in BY_BODY:
+                await self._by_body(scope, receive, send, request_id, holder)
+                return
+        except ClientGone:
+            return
+        except Fault as fault:
+            await Channel(send, (request_id,)).fail(fault)
+            return
+        scope = {**scope, "user": holder.name, "holder": holder}
+        await self._own(scope, receive, adding(send, (request_id,)))
+
+    def _named(self, name: str) -> GatewayApp:
+        try:
+            return self._apps[name]
+        except KeyError:
+            raise NotFound(f"There is no deployment {name!r} here; {self._known()}") from None
+
+    def _first(self) -> GatewayApp:
+        if not self._apps:
+            raise NotFound("There is no deployment here yet")
+        return next(iter(self._apps.values()))
+
+    def _known(self) -> str:
+        return f"there are {', '.join(self._apps)}" if self._apps else "there is none yet"
+
+    async def _by_body(
+        self, scope: Scope, receive: Receive, send: Send, request_id: Header, holder: Holder
+    ) -> None:
+        """Hand a request on to the deployment of the model in its body. Fault."""
+        async with self._bodies.read(scope["headers"], receive) as body:
+            model = await asyncio.to_thread(_model, body) if len(body) >= LONG_BYTES else _model(body)
+        name = self._by_model.get(model or "")
+        if name is None and (model or len(self._apps) != 1):
+            said = f"The model {model!r} does not exist here" if model else "'model' is missing"
+            kind = UnknownModel if model else InvalidRequest
+            raise kind(
+                f"{said}; {', '.join(self._models_of(holder)) or 'no model'} can be used", param="model"
+            )
+        app = self._first() if name is None else self._apps[name]
+        holder.check_model(model or app.state.identity.model)
+        await app.admitted(scope, _again(body, receive), send, request_id, holder)
+
+    def _models_of(self, holder: Holder) -> Sequence[str]:
+        return [name for name in self._by_model if holder.may_use(name)]
+
+    async def _models(self, request: Request) -> Response:
+        """The models that the key may use, and their adapters, each with its deployment and its state."""
+        found = [self._entry(name) for name in self._models_of(request.scope["holder"])]
+        return JSONResponse({"object": "list", "data": found})
+
+    async def _model(self, request: Request) -> Response:
+        """One model by its name."""
+        name = request.path_params["name"]
+        if name not in self._models_of(request.scope["holder"]):
+            raise UnknownModel(f"The model {name!r} does not exist here", param="model")
+        return JSONResponse(self._entry(name))
+
+    def _entry(self, model: str) -> Document:
+        name = self._by_model[model]
+        state = self._apps[name].state
+        readiness = state.traffic.backend.ready()
+        about = "ready" if readiness.ok and state.traffic.backend.replicas() else "asleep"
+        return {
+            **state.identity.entry(model),
+            "deployment": name,
+            "state": about if readiness.ok else "starting",
+        }
+
+    async def _request(self, request: Request) -> Response:
+        """The records of a request, of whichever deployment."""
+        for app in self._apps.values():
+            try:
+                return await app.service.record(request)
+            except HTTPException as error:
+                if error.status_code != HTTPStatus.NOT_FOUND:
+                    raise
+        raise NotFound(f"no gateway has a request {request.path_params['id']!r} (any more)")
+
+    async def _in_short(self, _: Request) -> Response:
+        """All deployments in short: model, state, replicas, attainment, and what each has of the budget."""
+        names, apps = list(self._apps), list(self._apps.values())
+        budget, *said = await asyncio.gather(self._fleet(), *(app.service.status() for app in apps))
+        rows = [
+            {"deployment": name, **in_short(app, each), "budget": budget.get(name)}
+            for name, app, each in zip(names, apps, said, strict=True)
+        ]
+        return JSONResponse({"deployments": rows}, headers={"cache-control": "no-store"})
+
+    async def _metrics(self, request: Request) -> Response:
+        """Prometheus' text, or OpenMetrics, of all deployments; each series has the label `deployment`."""
+        accept = request.headers.get("accept", "")
+        names, apps = list(self._apps), list(self._apps.values())
+        pages = await asyncio.gather(*(app.service.page(accept) for app in apps))
+        text = joined(
+            labelled(bytes(page.body).decode(), name) for name, page in zip(names, pages, strict=True)
+        )
+        kind = pages[0].headers["content-type"] if pages else "text/plain"
+        return Response(text, headers={"content-type": kind})
+
+    async def _health(self, _: Request) -> Response:
+        """200: the process lives."""
+        return JSONResponse({"status": "ok"})
+
+    async def _ready(self, _: Request) -> Response:
+        """200 while a deployment is ready, with what the others wait for; else 503."""
+        found = {name: app.state.traffic.backend.ready() for name, app in self._apps.items()}
+        waiting = {name: each.reason for name, each in found.items() if not each.ok}
+        if len(waiting) < len(found):
+            return JSONResponse({"status": "ready", "waiting": waiting})
+        reason = "; ".join(f"{name}: {why}" for name, why in waiting.items()) or "no deployment"
+        body = {"status": "not ready", "reason": reason}
+        return JSONResponse(body, status_code=503, headers={"retry-after": "1"})
+
+
+def in_short(app: GatewayApp, said: Document) -> Document:
+    """A deployment in a line of a table; of what its planner `said` last, empty if nothing."""
+    pools, measured = said.get("pools") or {}, said.get("measured") or {}
+    return {
+        "model": app.state.identity.model,
+        "verdict": said.get("verdict"),
+        "planner": (said.get("planner") or {}).get("state"),
+        "pools": {
+            role: {
+                key: pool.get(key) for key in ("ready", "desired", "starting", "draining", "gpus_per_replica")
+            }
+            for role, pool in pools.items()
+        },
+        "requests_per_s": _rate(measured),
+        "attainment": (said.get("attainment") or {}).get("last_interval"),
+        "promised": (said.get("slo") or {}).get("attainment"),
+        "in_flight": app.state.traffic.requests,
+    }
+
+
+def _rate(measured: Document) -> float | None:
+    requests, start_s, end_s = (measured.get(key) for key in ("requests", "start_s", "end_s"))
+    return None if requests is None or not end_s else requests / max(end_s - start_s, 1e-3)
+
+
+def labelled(page: str, deployment: str) -> str:
+    """A page of metrics whose samples have one label more."""
+    label = f'{{deployment="{deployment}"'
+    return SAMPLE.sub(lambda found: f"{found[1]}{label}{',' if found[2] else '}'}", page)
+
+
+def _model(body: bytes) -> str | None:
+    """The model that a body names. InvalidRequest where it is no JSON, or the name no text."""
+    try:
+        model = body_fields(body).get("model")
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from error
+    if model is not None and not isinstance(model, str):
+        raise InvalidRequest("Invalid 'model': it should be of type string", param="model")
+    return model
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """`receive` that begins with a body that was read already."""
+    left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def received() -> Message:
+        return left.pop() if left else await receive()
+
+    return received

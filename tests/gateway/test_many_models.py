@@ -1,0 +1,201 @@
+"""One gateway of several models: whose a request is, and what it shows of all."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as families
+
+from headway.config import HeadwayConfig, Right
+from serve_apps.access import Access, Holder, read_keys
+from serve_apps.gateway.app import make_app
+from serve_apps.gateway.many_models import ManyModels, labelled
+from tests.gateway.doubles import LOADS, ScriptedBackend, chunks
+
+MODELS = {"chat": "llama", "code": "codestral"}
+ANY = Access({})
+PROMPT = {"prompt": "x", "max_tokens": 2}
+
+
+async def _no_budget() -> Mapping[str, Any]:
+    return {"chat": {"wanted": 3}}
+
+
+def many(access: Access = ANY, models: Mapping[str, str] = MODELS, **backend: Any) -> ManyModels:
+    front = ManyModels(access, _no_budget)
+    front.change(
+        {
+            name: make_app(
+                HeadwayConfig.model_validate({"model": model}),
+                ScriptedBackend(chunks(name), loads=LOADS, **backend),
+                access=access,
+            )
+            for name, model in models.items()
+        }
+    )
+    return front
+
+
+def asked(front: ManyModels, method: str, path: str, **more: Any) -> httpx.Response:
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(front)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return await client.request(method, path, **more)
+
+    return asyncio.run(ask())
+
+
+def completion(front: ManyModels, body: Mapping[str, Any], **more: Any) -> httpx.Response:
+    return asked(front, "POST", "/v1/completions", json=body, **more)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_request_goes_to_the_deployment_of_its_model(name: str) -> None:
+    front = many()
+
+    answer = completion(front, {**PROMPT, "model": MODELS[name]}, headers={"x-request-id": "mine"})
+
+    assert answer.status_code == 200
+    assert name in answer.text
+    assert answer.headers["x-request-id"] == "mine"
+    counted = {each: asked(front, "GET", f"/deployments/{each}/metrics").text for each in MODELS}
+    ended = {each: f'outcome="ok"}} {float(each == name)}' in page for each, page in counted.items()}
+    assert ended == dict.fromkeys(MODELS, True)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ({"model": "gpt"}, 404, "The model 'gpt' does not exist here; llama, codestral can be used"),
+        ({}, 400, "'model' is missing; llama, codestral can be used"),
+        ({"model": 3}, 400, "Invalid 'model': it should be of type string"),
+    ],
+)
+def test_a_model_that_is_not_here_is_refused(body: Mapping[str, Any], status: int, said: str) -> None:
+    answer = completion(many(), {**PROMPT, **body})
+
+    assert (answer.status_code, answer.json()["error"]["message"]) == (status, said)
+
+
+def test_what_is_no_json_is_refused() -> None:
+    answer = asked(many(), "POST", "/v1/completions", content=b"{")
+
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith("The body is not valid JSON")
+
+
+def test_the_only_model_need_not_be_named() -> None:
+    assert "code" in completion(many(models={"code": "codestral"}), PROMPT).text
+
+
+def test_deployments_come_and_go_while_it_runs() -> None:
+    front = many()
+    front.change({name: app for name, app in front._apps.items() if name == "code"})
+
+    assert completion(front, {**PROMPT, "model": "llama"}).status_code == 404
+    assert completion(front, {**PROMPT, "model": "codestral"}).status_code == 200
+    assert asked(front, "GET", "/deployments/chat/health").status_code == 404
+    front.change({})
+    assert asked(front, "GET", "/ready").status_code == 503
+    assert asked(front, "GET", "/v1/control/status").status_code == 404
+    assert completion(front, PROMPT).status_code == 400
+
+
+def test_all_models_are_listed_with_their_deployment_and_state() -> None:
+    listed = asked(many(), "GET", "/v1/models").json()["data"]
+
+    assert [(each["id"], each["deployment"], each["state"]) for each in listed] == [
+        ("llama", "chat", "ready"),
+        ("codestral", "code", "ready"),
+    ]
+    assert asked(many(), "GET", "/v1/models/codestral").json()["deployment"] == "code"
+    assert asked(many(), "GET", "/v1/models/gpt").status_code == 404
+
+
+def test_series_of_all_have_the_deployment_as_a_label() -> None:
+    page = asked(many(), "GET", "/metrics").text
+
+    samples = [sample for family in families(page) for sample in family.samples]
+    arrivals = {
+        (each.labels["deployment"], each.labels["model"])
+        for each in samples
+        if each.name == "headway_request_arrivals_total"
+    }
+    assert arrivals == set(MODELS.items())
+    assert all(each.labels.get("deployment") in MODELS for each in samples)
+
+
+def test_a_label_is_added_whether_there_are_others_or_none() -> None:
+    page = '# HELP a {x} y\n# TYPE a counter\na_total 1.0\nb_bucket{le="+Inf",m="a{b"} 2\n'
+
+    assert labelled(page, "chat") == (
+        '# HELP a {x} y\n# TYPE a counter\na_total{deployment="chat"} 1.0\n'
+        'b_bucket{deployment="chat",le="+Inf",m="a{b"} 2\n'
+    )
+
+
+def test_the_fleet_in_short_has_the_budget_of_each() -> None:
+    rows = asked(many(), "GET", "/v1/fleet").json()["deployments"]
+
+    assert [(row["deployment"], row["model"], row["budget"]) for row in rows] == [
+        ("chat", "llama", {"wanted": 3}),
+        ("code", "codestral", None),
+    ]
+
+
+def test_a_request_is_found_whosever_it_was() -> None:
+    front = many()
+    completion(front, {**PROMPT, "model": "codestral"}, headers={"x-request-id": "mine"})
+
+    assert asked(front, "GET", "/v1/requests/mine").json()["requests"][0]["id"] == "mine"
+    assert asked(front, "GET", "/v1/requests/others").status_code == 404
+
+
+def test_other_paths_are_the_first_deployments() -> None:
+    assert asked(many(), "GET", "/openapi.json").json()["info"]["summary"] == "Serves llama."
+
+
+@pytest.fixture
+def keyed(tmp_path: Path) -> Access:
+    path = tmp_path / "keys.yaml"
+    entries = [
+        {"name": "all", "key": "k-all", "roles": ["infer", "observe"]},
+        {"name": "coder", "key": "k-code", "roles": ["infer"], "models": ["codestral"]},
+    ]
+    path.write_text(json.dumps(entries))
+    path.chmod(0o600)
+    return Access(read_keys(path))
+
+
+def test_a_key_sees_and_uses_its_own_models(keyed: Access) -> None:
+    front, coder = many(keyed), {"authorization": "Bearer k-code"}
+
+    assert completion(front, {**PROMPT, "model": "codestral"}, headers=coder).status_code == 200
+    refused = completion(front, {**PROMPT, "model": "llama"}, headers=coder)
+    assert (refused.status_code, refused.json()["error"]["message"]) == (
+        403,
+        "This key may not use the model 'llama'",
+    )
+    embedding = asked(front, "POST", "/v1/embeddings", json={"model": "llama", "input": "x"}, headers=coder)
+    assert embedding.status_code == 403
+    listed = asked(front, "GET", "/v1/models", headers=coder).json()["data"]
+    assert [each["id"] for each in listed] == ["codestral"]
+    named = completion(front, {**PROMPT, "model": "gpt"}, headers=coder).json()["error"]["message"]
+    assert named == "The model 'gpt' does not exist here; codestral can be used"
+
+
+@pytest.mark.parametrize("path", ["/v1/fleet", "/deployments/chat/v1/control/status", "/v1/models"])
+def test_without_a_key_nothing_is_told(keyed: Access, path: str) -> None:
+    assert asked(many(keyed), "GET", path).status_code == 401
+
+
+def test_a_body_is_not_read_for_a_stranger(keyed: Access) -> None:
+    assert completion(many(keyed), {**PROMPT, "model": "llama"}).status_code == 401
+
+
+def test_a_holder_without_a_list_may_use_any_model() -> None:
+    assert Holder(rights=frozenset(Right)).may_use("llama")
