@@ -206,10 +206,27 @@ def stop_signals() -> Iterator[threading.Event]:
         yield stopped
 
 
-def wait_for(stopped: threading.Event) -> None:
-    """Until a signal has set it. One that reached a thread of Ray's is handled once this one wakes."""
+@contextmanager
+def reload_signals() -> Iterator[threading.Event]:
+    """An event that SIGUSR1 sets."""
+    again = threading.Event()
+    before = signal.signal(signal.SIGUSR1, lambda _number, _frame: again.set())
+    try:
+        yield again
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def wait_for(stopped: threading.Event, again: threading.Event | None = None) -> bool:
+    """Until a signal has set one of them; True for the second, which is cleared.
+
+    A signal that reached a thread of Ray's is handled once this one wakes.
+    """
     while not stopped.wait(WAKES_S):
-        pass
+        if again is not None and again.is_set():
+            again.clear()
+            return True
+    return False
 
 
 @contextmanager

@@ -1,10 +1,12 @@
 """Headway's application on a Ray cluster that this process is connected to: deploy it, find it, delete it."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from actors.applications import members_of
+from actors.store import InternalKvStore
 from headway.config import HeadwayConfig, load_config
 from headway_cli.cluster import APPLICATION
 from headway_cli.control import ControlClient
@@ -44,6 +46,7 @@ class Form:
     """What a verb deploys: its deployment with the HTTP server, and its parts in words.
 
     Without `plans_within_s` it has come up once it is ready; with it, it is left to get there after so long.
+    `members` are the applications of a fleet's deployments, which have come up when they are ready, too.
     """
 
     verb: str
@@ -51,6 +54,7 @@ class Form:
     ingress: str
     build: Callable[[HeadwayConfig], "Application"]
     plans_within_s: float | None = None
+    members: Mapping[str, Callable[[], "Application"]] = field(default_factory=dict)
 
 
 def _whole(config: HeadwayConfig) -> "Application":
@@ -94,7 +98,6 @@ def settings(path: str | None) -> HeadwayConfig:
 def deploy(config: HeadwayConfig, say: Say, form: Form = WHOLE, name: str = APPLICATION) -> Deployed:
     """Start the application and wait until it serves; CliError names what did not come up."""
     from ray import serve
-    from ray.serve.exceptions import RayServeException
     from ray.serve.schema import LoggingConfig
 
     if exists(name):
@@ -102,35 +105,48 @@ def deploy(config: HeadwayConfig, say: Say, form: Form = WHOLE, name: str = APPL
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
     serve.start(proxy_location="Disabled", logging_config=quiet)
     say(f"starting {form.parts}")
-    target = serve.RunTarget(
-        form.build(config),
-        name=name,
-        # Nothing of Serve's proxy: both have an HTTP server of their own, and stand beside any application.
-        route_prefix=None,
-        logging_config={"log_level": "WARNING", "enable_access_log": False},
-        external_scaler_enabled=True,
-    )
     within_s = config.engine.ready_within_s
     deadline = time.monotonic() + within_s
-    try:
-        serve.run_many([target], wait_for_applications_running=False)
-    except RayServeException as error:
-        # Serve's controller raised it: the error itself is the whole of its traceback.
-        said = getattr(error, "cause", error)
-        raise CliError(f"Serve refuses the application: {' '.join(str(said).split())}") from error
-    except RuntimeError as error:
-        raise CliError(f"the application did not start: {error}; {why_not_up(name)}") from error
-    _wait_until_running(deadline, within_s, say, name)
+    run({**{member: build() for member, build in form.members.items()}, name: form.build(config)})
+    wait_until_running((*form.members, name), within_s, say)
     addresses = serve.get_deployment_handle(form.ingress, name).addresses.remote().result(timeout_s=60)
     url = str(addresses[0]).replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
     deployed = Deployed(url=url)
     say(f"{form.ingress} at {deployed.url}, waiting until it is ready")
     if form.plans_within_s is not None:
         deadline = time.monotonic() + form.plans_within_s
-    why_not = _waited_until_ready(deployed, deadline)
+    places = [f"{url}/deployments/{member}" for member in form.members] or [url]
+    why_not = next(filter(None, (_waited_until_ready(place, deadline) for place in places)), "")
     if why_not and form.plans_within_s is None:
         raise CliError(f"not ready after {within_s:g} s (engine.ready_within_s): {why_not}")
     return Deployed(url=url, waits_for=why_not)
+
+
+def run(applications: Mapping[str, "Application"]) -> None:
+    """Have Serve run these, by name. CliError."""
+    from ray import serve
+    from ray.serve.exceptions import RayServeException
+
+    targets = [
+        serve.RunTarget(
+            application,
+            name=name,
+            # Nothing of Serve's proxy: ours have HTTP servers of their own, and stand beside any application.
+            route_prefix=None,
+            logging_config={"log_level": "WARNING", "enable_access_log": False},
+            external_scaler_enabled=True,
+        )
+        for name, application in applications.items()
+    ]
+    try:
+        serve.run_many(targets, wait_for_applications_running=False)
+    except RayServeException as error:
+        # Serve's controller raised it: the error itself is the whole of its traceback.
+        said = getattr(error, "cause", error)
+        raise CliError(f"Serve refuses the application: {' '.join(str(said).split())}") from error
+    except RuntimeError as error:
+        why = "; ".join(map(why_not_up, applications))
+        raise CliError(f"the application did not start: {error}; {why}") from error
 
 
 def why_not_up(name: str = APPLICATION) -> str:
@@ -157,7 +173,16 @@ def exists(name: str = APPLICATION) -> bool:
 
 
 def delete(name: str = APPLICATION) -> bool:
-    """Delete the application, and what the actors have of it; whether there was one."""
+    """Delete the application and, of a fleet, its deployments; whether there was one."""
+    members = tuple(members_of(InternalKvStore(), name))
+    there = delete_one(name)
+    for member in members:
+        delete_one(member)
+    return there
+
+
+def delete_one(name: str) -> bool:
+    """Delete one application, and what the actors have of it; whether there was one."""
     from ray import serve
 
     from actors import control_plane
@@ -172,27 +197,32 @@ def delete(name: str = APPLICATION) -> bool:
     return there
 
 
-def _wait_until_running(deadline: float, within_s: float, say: Say, name: str) -> None:
-    """Wait until every deployment runs, and report each new reason why it does not."""
+def wait_until_running(applications: Sequence[str], within_s: float, say: Say) -> None:
+    """Wait until every deployment of these runs, and report each new reason why one does not. CliError."""
     from ray import serve
 
-    said = ""
-    while (found := serve.status().applications.get(name)) is None or found.status != "RUNNING":
-        why = why_not_up(name)
-        if found is not None and found.status == "DEPLOY_FAILED":
+    said, deadline = "", time.monotonic() + within_s
+    while True:
+        found = serve.status().applications
+        waiting = [name for name in applications if name not in found or found[name].status != "RUNNING"]
+        if not waiting:
+            return
+        name = waiting[0]
+        why = f"{name}: {why_not_up(name)}" if len(applications) > 1 else why_not_up(name)
+        if name in found and found[name].status == "DEPLOY_FAILED":
             raise CliError(f"the application did not start: {why}")
         if time.monotonic() > deadline:
             raise CliError(f"not up after {within_s:g} s (engine.ready_within_s): {why}")
-        if found is not None and why and why != said:
+        if name in found and why_not_up(name) and why != said:
             say(why)
             said = why
         time.sleep(POLL_S)
 
 
-def _waited_until_ready(deployed: Deployed, deadline: float) -> str:
+def _waited_until_ready(url: str, deadline: float) -> str:
     """Empty once `/ready` answers 200; its reason when time is up."""
     # The certificate may be for the name that clients use; what is asked and answered is no secret.
-    client = ControlClient(url=deployed.url, unverified=True)
+    client = ControlClient(url=url, unverified=True)
     while True:
         try:
             client.get("/ready")

@@ -77,7 +77,7 @@ def _check_engine(config: HeadwayConfig, path: str | None) -> None:
     from serve_apps.gateway.prompts import make_prompts
 
     kind = engine_kind(config)
-    found = beside(path) if kind.file_settings else config
+    found = beside(path) if path and kind.file_settings else config
     kind.check_here(found)
     with kind.quiet():
         kind.check_accepted(found)

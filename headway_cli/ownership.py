@@ -22,12 +22,15 @@ LOOK_S, RETRY_S = 0.5, 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """The process that is up. `url` is None until the gateway serves; `directory` is its Ray's."""
+    """The process that is up. `url` is None until the gateway serves; `directory` is its Ray's, `config` its
+    file's path.
+    """
 
     pid: int
     started: str
     url: str | None = None
     directory: str | None = None
+    config: str | None = None
 
 
 def state_directory() -> Path:
@@ -53,10 +56,11 @@ def owning() -> Iterator[None]:
             _file().unlink(missing_ok=True)
 
 
-def announce(url: str | None, directory: Path | None) -> None:
+def announce(url: str | None, directory: Path | None, config: str | None = None) -> None:
     """Describe this process, which holds the lock."""
     pid, place = os.getpid(), None if directory is None else str(directory)
-    owner = Owner(pid=pid, started=start_time(pid) or "", url=url, directory=place)
+    settings = None if config is None else str(Path(config).absolute())
+    owner = Owner(pid=pid, started=start_time(pid) or "", url=url, directory=place, config=settings)
     with whole_file(_file()) as file:
         file.write(json.dumps(asdict(owner)).encode())
 

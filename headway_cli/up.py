@@ -21,11 +21,11 @@ from actors.hosts import addresses, unreachable_gateway
 from actors.planning.settings import KEPT_IN, PLACE, dump, fleet_of, kept_in_file, kept_in_store, value_at
 from actors.store import InternalKvStore
 from actors.stored import put
-from headway.config import HeadwayConfig, load_config
+from headway.config import ConfigError, FleetConfig, HeadwayConfig, is_fleet, load_config, load_fleet
 from headway.engine.nearest import guess_text
 from headway.engine.rules import engine_profile
 from headway_cli import ownership
-from headway_cli.cluster import APPLICATION, cluster, stop_signals, uninterrupted, wait_for
+from headway_cli.cluster import APPLICATION, cluster, reload_signals, stop_signals, uninterrupted, wait_for
 from headway_cli.control import ControlClient
 from headway_cli.deployment import (
     CONTROL_ALONE,
@@ -35,10 +35,12 @@ from headway_cli.deployment import (
     Form,
     delete,
     deploy,
+    exists,
     settings,
 )
 from headway_cli.errors import CliError
 from headway_cli.flags import argument, option, switch
+from headway_cli.fleet import change, fleet_form, fleet_settings
 from headway_cli.live_checks import attach_settings
 from headway_cli.ownership import announce, log_file, owning
 from headway_cli.terminal import say
@@ -73,22 +75,50 @@ def up(
     detach: Annotated[bool, switch("--detach", "Return when it serves; headway down ends it.")] = False,
 ) -> None:
     """Start gateway, engines and control plane on Ray, and print the addresses; Ctrl-C ends it."""
-    found = settings(config)
-    told = partial(_announce, found)
-    if address is not None:
-        stay_on_cluster(found, address, told, name or APPLICATION, stay=not detach, insecure=insecure)
-    elif name is not None:
+    if address is None and name is not None:
         raise CliError(ONLY_THERE)
+    fleet = fleet_settings(config, name or APPLICATION) if config and is_fleet(config) else None
+    found, form = (settings(config), WHOLE) if fleet is None else (fleet.common, fleet_form(fleet))
+    told = partial(_announce, found, form)
+    if address is not None:
+        if fleet is None or not _changed(fleet, address, name or APPLICATION, insecure=insecure):
+            stay = not detach
+            stay_on_cluster(
+                found, address, told, name or APPLICATION, stay=stay, insecure=insecure, form=form
+            )
+    elif fleet is not None and (owner := ownership.current_or_none()) is not None:
+        _tell(owner, str(config))
     elif detach:
-        told(start_detached(config))
+        told(start_detached(config, form))
         print("It runs in the background; headway down ends it.")
     else:
-        stay_up(found, told)
+        stay_up(found, told, form, config)
 
 
-def _announce(config: HeadwayConfig, deployed: Deployed) -> None:
+def _changed(fleet: FleetConfig, address: str, name: str, *, insecure: bool) -> bool:
+    """Bring a fleet that runs on a cluster to these settings; False where none does."""
+    with cluster(address, insecure=insecure):
+        if not exists(name):
+            return False
+        change(fleet, name, say)
+        print(f"{name} serves {', '.join(fleet.deployments)}")
+        return True
+
+
+def _tell(owner: ownership.Owner, config: str) -> None:
+    """Have the process that is up read its file again. CliError where that is another file."""
+    if owner.config != str(Path(config).absolute()):
+        raise CliError(f"{ownership.already_up(owner)}; it runs {owner.config or 'without a file'}")
+    os.kill(owner.pid, signal.SIGUSR1)
+    print(f"Process {owner.pid} reads {config} again (its output says what it does)")
+
+
+def _announce(config: HeadwayConfig, form: Form, deployed: Deployed) -> None:
     """Print the addresses, and what was changed by `headway set` before."""
-    _effective(config)
+    if not form.members:
+        _effective(config)
+    for member in form.members:
+        print(f"Deployment  {member}: {deployed.url}/deployments/{member}/")
     print(f"OpenAI API  {deployed.openai_url}")
     print(f"Live page   {deployed.url}/")
     print(f"Control     {deployed.url}/v1/control/status (headway status --url {deployed.url})", flush=True)
@@ -171,18 +201,40 @@ def kept_settings(config: HeadwayConfig) -> Path:
     return ownership.state_directory() / f"settings-{fleet_of(config)}.json"
 
 
-def stay_up(config: HeadwayConfig, announce_to_user: Announce, form: Form = WHOLE) -> None:
-    """A local Ray with everything on it, until this process is to end."""
+def stay_up(
+    config: HeadwayConfig, announce_to_user: Announce, form: Form = WHOLE, file: str | None = None
+) -> None:
+    """A local Ray with everything on it, until this process is to end; a fleet's `file` is read again on
+    SIGUSR1.
+    """
 
     def began(url: str | None, directory: Path | None) -> None:
-        announce(url, directory)
+        announce(url, directory, file)
         if directory is not None and url is None:
             put(InternalKvStore(), PLACE, KEPT_IN, str(kept_settings(config)))
 
-    with owning(), running(config, began, form) as deployed, stop_signals() as stopped:
+    with (
+        owning(),
+        reload_signals() as again,
+        running(config, began, form) as deployed,
+        stop_signals() as stopped,
+    ):
         announce_to_user(deployed)
         print("Ctrl-C ends it.", flush=True)
-        wait_for(stopped)
+        while wait_for(stopped, again):
+            if form.members and file is not None:
+                _read_again(file)
+
+
+def _read_again(file: str) -> None:
+    """Bring the fleet to what its file says now; what is wrong with that is said, and changes nothing."""
+    try:
+        fleet = fleet_settings(file, APPLICATION)
+        change(fleet, APPLICATION, partial(print, flush=True))
+    except (ConfigError, CliError) as error:
+        print(f"headway: {error}", file=sys.stderr, flush=True)
+    else:
+        print(f"Serves      {', '.join(fleet.deployments)}", flush=True)
 
 
 @contextmanager
@@ -251,7 +303,8 @@ def start_detached(config: str | None, form: Form = WHOLE) -> Deployed:
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
     say(f"starting in the background; {log_file()} has its output")
-    within_s = load_config(config).engine.ready_within_s + STARTING_RAY_S
+    found = load_fleet(config).common if config and form.members else load_config(config)
+    within_s = found.engine.ready_within_s + STARTING_RAY_S
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         if child.poll() is not None:

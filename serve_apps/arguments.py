@@ -16,7 +16,7 @@ from typing import Any, Literal
 import yaml
 
 from actors.collector.presets import preset
-from headway.config import ConfigError, HeadwayConfig, load_config, resolve_profile
+from headway.config import ConfigError, FleetConfig, HeadwayConfig, load_config, load_fleet, resolve_profile
 from headway.config.presets import ENGINE_PRESETS
 from headway.engine.kinds import engine_kind
 
@@ -46,6 +46,25 @@ def read_arguments(arguments: Mapping[str, Any], topology: Topology) -> HeadwayC
     path, overrides = _file_and_settings(arguments)
     config = _of_topology(path, overrides, topology)
     config = beside(path, {**overrides, **_pools(config)})
+    check_started_here(config)
+    return config
+
+
+def read_fleet(path: str, application: str) -> FleetConfig:
+    """The settings of a fleet that this application's gateway serves. ConfigError as `read_arguments`."""
+    fleet = load_fleet(path, {"fleet.application": application})
+    found = dict[str, HeadwayConfig]()
+    for name, config in fleet.deployments.items():
+        try:
+            found[name] = _over(config, _absolute(config, path))
+            check_started_here(found[name])
+        except ConfigError as error:
+            raise ConfigError(f"{path}: deployments.{name}: {error}") from error
+    return FleetConfig(common=_over(fleet.common, _absolute(fleet.common, path)), deployments=found)
+
+
+def check_started_here(config: HeadwayConfig) -> None:
+    """ConfigError for engines that are not started here, or cannot be by these settings."""
     refuse_fleets_of_others(config)
     resolve_profile(config.engine.profile)
     # Imported here: a control plane alone has no GPU profiles, and would load them with all that they need.
@@ -53,7 +72,6 @@ def read_arguments(arguments: Mapping[str, Any], topology: Topology) -> HeadwayC
 
     named_profiles(config)
     engine_kind(config).check_settings(config)
-    return config
 
 
 def read_control_arguments(arguments: Mapping[str, Any]) -> HeadwayConfig:
@@ -165,6 +183,18 @@ def _absolute(config: HeadwayConfig, path: str | None) -> dict[str, Any]:
         if place := _found(base, _setting(config, key)):
             found[key] = place
     return found
+
+
+def _over(config: HeadwayConfig, changes: Mapping[str, Any]) -> HeadwayConfig:
+    """The settings with others in their place, by dotted key."""
+    tree: dict[str, Any] = config.model_dump(exclude_unset=True)
+    for key, value in changes.items():
+        *parts, last = key.split(".")
+        node = tree
+        for part in parts:
+            node = node.setdefault(part, {})
+        node[last] = value
+    return HeadwayConfig.model_validate(tree)
 
 
 def _setting(config: HeadwayConfig, key: str) -> str | None:

@@ -67,18 +67,37 @@ async def keep_external_scaling(application: str, interval_s: float = 5.0) -> No
         await asyncio.sleep(interval_s)
 
 
+def hand_over(application: str, user_config: Mapping[str, Any]) -> None:
+    """Give the deployments of an application that have a `user_config` another one, without a restart.
+
+    Refused: the application comes from a config file, which would win again. Blocks as the above.
+    """
+    import ray
+
+    controller = ray.get_actor(CONTROLLER, namespace=SERVE_NAMESPACE)
+    found = _details(controller)["applications"][application]
+    if found["source"] == "declarative":
+        raise Refused(f"application {application!r} comes from a Serve config file: change it there")
+    _deploy_again(controller, application, found["deployments"], user_config)
+
+
 def _details(controller: Any) -> Any:  # noqa: ANN401 - the document of ServeInstanceDetails
     import ray
 
     return ray.get(controller.get_serve_instance_details.remote(), timeout=TIMEOUT_S)
 
 
-def _deploy_again(controller: Any, application: str, deployments: Mapping[str, Any]) -> None:  # noqa: ANN401
+def _deploy_again(
+    controller: Any,  # noqa: ANN401 - a handle
+    application: str,
+    deployments: Mapping[str, Any],
+    user_config: Mapping[str, Any] | None = None,
+) -> None:
     import ray
 
     infos = ray.get(controller.list_deployments_internal.remote(), timeout=TIMEOUT_S)
     arguments = [
-        compat_ray.deployed_again(key.name, info, deployments[key.name]["target_num_replicas"])
+        compat_ray.deployed_again(key.name, info, deployments[key.name]["target_num_replicas"], user_config)
         for key, (info, _) in infos.items()
         if key.app_name == application
     ]
