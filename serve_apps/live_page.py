@@ -43,18 +43,20 @@ ALIVE_S = 15.0
 MOST_READERS = 64
 AGAIN = 5
 """Decisions sent again with new ones."""
-PARTS = ("page.css", "charts.js", "page.js")
+PARTS = {"page": ("keys.js", "charts.js", "page.js"), "fleet": ("keys.js", "fleet.js")}
+"""The scripts of each page."""
 
 Document = Mapping[str, Any]
 View = Callable[[], Document]
 
 
 @cache
-def page() -> tuple[str, str]:
+def page(name: str = "page") -> tuple[str, str]:
     """The document, and the policy by which browsers keep it from loading or sending anything elsewhere."""
     folder = files("serve_apps") / "live"
-    text = (folder / "page.html").read_text(encoding="utf-8")
-    style, *scripts = ((folder / name).read_text(encoding="utf-8") for name in PARTS)
+    text, style, *scripts = (
+        (folder / part).read_text(encoding="utf-8") for part in (f"{name}.html", "page.css", *PARTS[name])
+    )
     script = "\n".join(scripts)
     digest = b64encode(sha256(script.encode()).digest()).decode()
     policy = (
@@ -62,6 +64,13 @@ def page() -> tuple[str, str]:
         "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     return text.replace("/*STYLE*/", style).replace("/*SCRIPT*/", script), policy
+
+
+def answer(name: str = "page") -> Response:
+    """A page for a browser."""
+    text, policy = page(name)
+    headers = {"content-security-policy": policy, "referrer-policy": "no-referrer"}
+    return HTMLResponse(text, headers={**headers, "cache-control": "no-cache"})
 
 
 class LivePage:
@@ -81,9 +90,7 @@ class LivePage:
 
     async def _page(self, _: Request) -> Response:
         """The live page (docs/live-page.md), which asks for a key before it shows anything."""
-        text, policy = page()
-        headers = {"content-security-policy": policy, "referrer-policy": "no-referrer"}
-        return HTMLResponse(text, headers={**headers, "cache-control": "no-cache"})
+        return answer()
 
     async def _live(self, _: Request) -> Response:
         """What the live page follows: a `text/event-stream` with events `status`, `history` and `away`."""

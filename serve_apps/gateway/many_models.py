@@ -23,6 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from serve_apps import live_page
 from serve_apps.access import Access, Holder, own_scope
 from serve_apps.engines.answering.fields import body_fields
 from serve_apps.faults import ClientGone, Fault, InvalidRequest, NotFound, UnknownModel, starlette_app
@@ -37,7 +38,7 @@ BY_BODY = frozenset(
 )
 """Paths of requests for the model that their body names."""
 
-OWN = re.compile("/v1/(models|requests)/.*|/v1/(models|fleet)|/metrics|/health|/ready")
+OWN = re.compile("/|/v1/(models|requests)/.*|/v1/(models|fleet)|/metrics|/health|/ready")
 """Paths that are answered here; all others are the first deployment's."""
 
 SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(\{?)", re.MULTILINE)
@@ -49,13 +50,14 @@ class ManyModels:
     """The ASGI application. Without a deployment it serves nothing but its own pages."""
 
     def __init__(self, access: Access, fleet: Callable[[], Awaitable[Document]]) -> None:
-        """`fleet` is what the planner says of all deployments."""
+        """`fleet` is what the planner says (`headway.planning.documents.FleetDocument`), or nothing."""
         self._access, self._fleet = access, fleet
         self._apps: Mapping[str, GatewayApp] = {}
         self._by_model: Mapping[str, str] = {}
         self._bodies = Bodies()
         self._own = starlette_app(
             [
+                Route("/", self._page),
                 Route("/v1/models", self._models),
                 Route("/v1/models/{name:path}", self._model),
                 Route("/v1/requests/{id:path}", self._request),
@@ -174,12 +176,14 @@ class ManyModels:
     async def _in_short(self, _: Request) -> Response:
         """All deployments in short: model, state, replicas, attainment, and what each has of the budget."""
         names, apps = list(self._apps), list(self._apps.values())
-        budget, *said = await asyncio.gather(self._fleet(), *(app.service.status() for app in apps))
+        fleet, *said = await asyncio.gather(self._fleet(), *(app.service.status() for app in apps))
+        budget = {each["name"]: each for each in fleet.get("deployments", ()) if each["shares"]}
         rows = [
             {"deployment": name, **in_short(app, each), "budget": budget.get(name)}
             for name, app, each in zip(names, apps, said, strict=True)
         ]
-        return JSONResponse({"deployments": rows}, headers={"cache-control": "no-store"})
+        found = {"gpus": fleet.get("gpus"), "deployments": rows}
+        return JSONResponse(found, headers={"cache-control": "no-store"})
 
     async def _metrics(self, request: Request) -> Response:
         """Prometheus' text, or OpenMetrics, of all deployments; each series has the label `deployment`."""
@@ -191,6 +195,10 @@ class ManyModels:
         )
         kind = pages[0].headers["content-type"] if pages else "text/plain"
         return Response(text, headers={"content-type": kind})
+
+    async def _page(self, _: Request) -> Response:
+        """The page of the fleet, which asks for a key before it shows anything."""
+        return live_page.answer("fleet")
 
     async def _health(self, _: Request) -> Response:
         """200: the process lives."""

@@ -1,9 +1,5 @@
 // The page: follows the stream, keeps the decisions, and shows them. Nothing here decides or judges.
 
-const byId = (name) => document.getElementById(name);
-const set = (node, text) => { if (node.textContent !== text) node.textContent = text; };
-const make = (name, text, kind) => { const node = document.createElement(name); if (text !== undefined) node.textContent = text; if (kind) node.className = kind; return node; };
-
 const SPANS = { "15 min": 900, "1 h": 3600, "6 h": 21600, "1 day": 86400, all: Infinity };
 const ENDED = { ok: "completed", shed: "shed (429)", not_ready: "not ready (503)", timeout: "timed out (504)", aborted: "client disconnected", failed: "failed (500, 502)", invalid: "invalid (4xx)", too_long: "too long for the model (413)" };
 const ROOM = 0.02, MOST_ROWS = 5000, LISTED = 15, HOUR_S = 3600;
@@ -11,7 +7,7 @@ const ROOM = 0.02, MOST_ROWS = 5000, LISTED = 15, HOUR_S = 3600;
 const SHOWN_ABOVE = ["Measured", "Forecast", "Decision", "Why"], SAVED = { "Its plan": "Dry run, last day", Headway: "Saved, last day" };
 const CLASS_COLOURS = ["blue", "teal", "violet", "amber", "ink"];
 const axis = new TimeAxis(), rows = [];
-let status = null, heard = 0, roles = "", classes = "", picked = null, span = 3600, key = "";
+let status = null, roles = "", classes = "", picked = null, span = 3600;
 
 // Decisions come as columns; those that are there already are replaced.
 function take(columns) {
@@ -277,13 +273,9 @@ function tables(host, blocks) {
   }));
 }
 
-// The stream, with the key in a header: EventSource can't send one.
-const headers = () => key ? { authorization: `Bearer ${key}` } : {};
 async function follow() {
-  const answer = await fetch("v1/control/live", { headers: headers(), cache: "no-store" });
-  if (answer.status === 401 || answer.status === 403) { login(answer.status === 403 ? "This key may not observe." : key ? "Unknown key." : ""); return false; }
-  if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
-  byId("login").hidden = true; byId("main").hidden = false;
+  const answer = await asked("v1/control/live");
+  if (!answer) return false;
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   for (;;) {
@@ -304,20 +296,6 @@ async function follow() {
     show();
   }
 }
-function linked(fault) {
-  document.body.classList.toggle("stale", Boolean(fault));
-  const node = byId("link"); node.className = fault ? "lost" : "";
-  set(node, fault ? `${fault}${heard ? `; last heard at ${clock(heard / 1000)}` : ""}` : `live, ${clock(heard / 1000)}`);
-}
-function login(text) { set(byId("refused"), text); byId("login").hidden = false; byId("main").hidden = true; set(byId("verdict"), "API key needed"); set(byId("link"), ""); byId("key").focus(); }
-async function run() {
-  for (let wait = 1; ; wait = Math.min(10, 2 * wait)) {
-    const begun = Date.now();
-    try { if (!(await follow())) return; } catch (error) { linked(error.message === "Failed to fetch" ? "no answer" : error.message); }
-    if (Date.now() - begun > 20000) wait = 1;
-    await new Promise((done) => setTimeout(done, 1000 * wait));
-  }
-}
 
 for (const [name, seconds] of Object.entries(SPANS)) {
   const button = make("button", name);
@@ -332,11 +310,7 @@ function openStory(event) { const line = event.target.closest("tr"), row = line 
 const shut = () => { byId("story").hidden = true; picked = null; decisions(); };
 byId("close").addEventListener("click", shut);
 document.addEventListener("keydown", (event) => { if (event.key === "Escape" && !byId("story").hidden) shut(); });
-byId("login").addEventListener("submit", (event) => { event.preventDefault(); key = byId("key").value; sessionStorage.setItem("headway-key", key); run(); });
 window.addEventListener("resize", () => axis.draw());
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { axis.draw(); if (status) fleet(); });
 axis.onPick = tell;
-const given = /[#&]key=([^&]+)/.exec(location.hash);
-if (given) { sessionStorage.setItem("headway-key", decodeURIComponent(given[1])); history.replaceState(null, "", location.pathname); }
-key = sessionStorage.getItem("headway-key") || "";
-run();
+begin(follow);

@@ -22,7 +22,8 @@ PROMPT = {"prompt": "x", "max_tokens": 2}
 
 
 async def _no_budget() -> Mapping[str, Any]:
-    return {"chat": {"wanted": 3}}
+    chat, code = ({"name": name, "shares": name == "chat", "wanted": 3} for name in MODELS)
+    return {"gpus": 8, "deployments": [chat, code]}
 
 
 def many(access: Access = ANY, models: Mapping[str, str] = MODELS, **backend: Any) -> ManyModels:
@@ -139,10 +140,11 @@ def test_a_label_is_added_whether_there_are_others_or_none() -> None:
 
 
 def test_the_fleet_in_short_has_the_budget_of_each() -> None:
-    rows = asked(many(), "GET", "/v1/fleet").json()["deployments"]
+    fleet = asked(many(), "GET", "/v1/fleet").json()
 
-    assert [(row["deployment"], row["model"], row["budget"]) for row in rows] == [
-        ("chat", "llama", {"wanted": 3}),
+    assert fleet["gpus"] == 8
+    assert [(row["deployment"], row["model"], row["budget"]) for row in fleet["deployments"]] == [
+        ("chat", "llama", {"name": "chat", "shares": True, "wanted": 3}),
         ("code", "codestral", None),
     ]
 
