@@ -11,18 +11,28 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from actors.applications import applications
 from actors.connectors import make_connector
 from actors.connectors.drift import drift_aware
 from actors.planning.advice import LiveAdvice
+from actors.planning.common_budget import common_budget
 from actors.planning.context import ControlActors, PlannerContext
 from actors.planning.host_faults import HostWatch
 from actors.planning.log import DecisionLog
 from actors.planning.loop import PlannerLoop
 from actors.planning.part_watch import PartWatch
-from actors.planning.settings import CONFIGURATION, SETTINGS, STARTED, Author, RuntimeSettings
-from actors.store import Store, StoreAway
+from actors.planning.settings import (
+    CONFIGURATION,
+    SETTINGS,
+    STARTED,
+    Author,
+    RuntimeSettings,
+    flatten,
+)
+from actors.store import InternalKvStore, Store, StoreAway
 from actors.stored import read, set_aside
 from headway.config import HeadwayConfig
+from headway.planning.common_budget import FLEET_GPUS
 from headway.planning.decision_text import story
 from headway.planning.record_figures import history
 
@@ -41,14 +51,23 @@ class Planner:
         stored = read(self._store, CONFIGURATION, SETTINGS, HeadwayConfig.model_validate_json)
         config = stored or HeadwayConfig.model_validate_json(config_json)
         self._log = DecisionLog(self._store)
-        settings, connector = RuntimeSettings(config, self._store), make_connector(config, application)
-        self._configured, self._settings = config, settings
+        settings = RuntimeSettings(config, self._store)
+        self._configured, self._settings, self._application = config, settings, application
+        # First: also of one that cannot be made others must not take what it holds.
+        self._part = common_budget().join(application, settings, self._log, time.time)
+        self._part.change = self._change
+        try:
+            connector = make_connector(config, application)
+        except Exception:
+            self._part.leave(self._served)
+            raise
         context = PlannerContext(
             actors=ControlActors(application),
             connector=drift_aware(connector, lambda: settings.config, self._store, time.time),
             log=self._log,
             settings=settings,
             clock=time.time,
+            part=self._part,
             advice=LiveAdvice(self._store),
         )
         self._stored = context.stored
@@ -86,6 +105,7 @@ class Planner:
         for work in (self._task, self._watching):
             if work is not None:
                 work.cancel()
+        self._part.leave(self._served)
 
     async def status(self) -> dict[str, Any]:
         """The status document, see `headway.planning.documents`."""
@@ -119,6 +139,10 @@ class Planner:
         """What the plan of a dry run would have been worth (`headway.planning.documents.AdviceDocument`)."""
         return self._loop.advice(since_s).document()
 
+    async def fleet(self) -> dict[str, Any]:
+        """All applications and their budget (`headway.planning.documents.FleetDocument`)."""
+        return self._part.fleet().document()
+
     async def configure(self, config_json: str) -> None:
         """Go by a configuration that differs in settings that may change while running."""
         config = HeadwayConfig.model_validate_json(config_json)
@@ -129,11 +153,22 @@ class Planner:
     async def update_settings(self, changes: Mapping[str, Any], by: str = "") -> dict[str, Any]:
         """Change settings while running, by dotted key; all changes in force. ConfigError when refused.
 
-        `by` names who changes them.
+        `by` names who changes them. `fleet.gpus` changes for all applications that have it.
         """
-        author = Author(by=by, at=time.time())
+        author, flat = Author(by=by, at=time.time()), flatten(changes)
+        changed = await self._change(flat, author)
+        if FLEET_GPUS in flat:
+            for other in self._part.others():
+                if other.change is not None:
+                    await other.change({FLEET_GPUS: flat[FLEET_GPUS]}, author)
+        return changed
+
+    async def _change(self, changes: Mapping[str, Any], author: Author) -> dict[str, Any]:
         changed: dict[str, Any] = await self._stored(lambda: self._loop.update_settings(changes, author))
         return changed
+
+    def _served(self) -> bool:
+        return self._application in applications(InternalKvStore())
 
     def _begin(self) -> None:
         if self._task is None or self._task.done():

@@ -184,6 +184,11 @@ class ControlMetrics(Collector):
             "GPUs that may be used; none without a budget",
             planner.get("max_gpu_budget"),
         )
+        fleet = document.get("fleet") or {}
+        text = "GPUs of the common budget that its last decision wanted"
+        yield self._gauge("headway_fleet_wanted_gpus", text, fleet.get("wanted"))
+        text = "GPUs of the common budget that its last decision was granted"
+        yield self._gauge("headway_fleet_granted_gpus", text, fleet.get("granted"))
         connector = document.get("connector") or {}
         failures = iter([((str(connector.get("kind")),), connector.get("failures"))])
         text = "Calls of the connector's other side that failed; kind is the connector"

@@ -18,6 +18,7 @@ from actors.connectors.protocol import Connector, PoolCounts
 from actors.names import ActorGone, CallError, NamedActor
 from actors.performance_model import PerformanceModel, largest_change
 from actors.planning.advice import LiveAdvice
+from actors.planning.common_budget import BudgetPart
 from actors.planning.log import DecisionLog, PlannerMemory
 from actors.planning.settings import RuntimeSettings
 from actors.store import InOrder
@@ -277,6 +278,7 @@ class PlannerContext:
     log: DecisionLog
     settings: RuntimeSettings
     clock: Callable[[], float]
+    part: BudgetPart
     advice: LiveAdvice = field(default_factory=LiveAdvice)
     compute: Compute = asyncio.to_thread
     """Beside the event loop: the first look into a profile compiles, which takes seconds."""

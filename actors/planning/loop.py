@@ -39,8 +39,9 @@ from actors.planning.start import recalled, rehearse
 from actors.planning.status import LoopCounters, status_document
 from actors.planning.tick import Tick, TickTime, after, apply
 from actors.store import StoreAway
+from headway.config import HeadwayConfig
 from headway.planning import PlanningError
-from headway.planning.deciding import PolicyError, fit
+from headway.planning.deciding import PolicyError, fit, gpus
 from headway.planning.documents import AdviceDocument, StatusDocument
 from headway.planning.records import (
     DRY_RUN,
@@ -70,6 +71,9 @@ WATCH_TIMEOUT_S = 5.0
 LONGEST_DEADLINE_S = 30.0
 AFTER_FAILURE_S = 1.0
 AFTER_TICK_S = 5.0
+AGAIN_S = 5.0
+"""A decision out of turn, for a budget that others share, comes no sooner after the one before: what was
+measured in between has to be worth a look."""
 LOOK_S, LOOK_TIMEOUT_S = 5.0, 1.0
 """Between two looks at the performance model while no tick is due, and how long one may take."""
 
@@ -113,13 +117,17 @@ class PlannerLoop:
         self._known_held = 0
         """Requests that waited for the first replica of a pool as the last tick began."""
         self._rehearsed: tuple[int, int] | None = None
+        self._on: asyncio.AbstractEventLoop | None = None
+        self._ticked_s = 0.0
+        self._again: asyncio.TimerHandle | None = None
+        context.part.wake, context.part.state = self.wake, lambda: self._counters.state
 
     async def run(self) -> None:
         """Plan until cancelled. A failure of the policy or an unforeseen one is counted and logged, and the
         loop goes on.
         """
         self._counters.state, self._counters.reason = "waiting", "starting"
-        self._woken = asyncio.Event()
+        self._woken, self._on = asyncio.Event(), asyncio.get_running_loop()
         watcher = asyncio.create_task(self._watch())
         try:
             while True:
@@ -159,6 +167,16 @@ class PlannerLoop:
             return None
         return policy.serves_in_s(state.memory.state_for(policy), now_s)
 
+    def wake(self) -> None:
+        """Decide out of turn, as others of the common budget have; from any thread."""
+        if self._on is not None:
+            self._on.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        if self._on is not None and self._last is not None and self._again is None:
+            again_s = self._ticked_s + min(AGAIN_S, self.state.policy.interval_s / 2)
+            self._again = self._on.call_at(max(self._on.time(), again_s), self._woken.set)
+
     def status(self) -> StatusDocument:
         """The status document."""
         return status_document(self._context, self.state, self._counters)
@@ -169,7 +187,12 @@ class PlannerLoop:
 
     def update_settings(self, changes: Mapping[str, Any], author: Author = NOBODY) -> dict[str, Any]:
         """Change settings from the next tick on. ConfigError when they are refused; then nothing changes."""
-        return self._context.settings.update(changes, self.state.policy.check, author)
+
+        def check(config: HeadwayConfig) -> None:
+            self.state.policy.check(config)
+            self._context.part.check(config)
+
+        return self._context.settings.update(changes, check, author)
 
     async def _wait_until_ready(self) -> None:
         if self._counters.undecided_since is None:
@@ -230,6 +253,10 @@ class PlannerLoop:
             return
         bounds = policy.settings.bounds.at(self._context.clock())
         fitted = fit(last.targets, bounds.limits, bounds.max_gpu_budget).targets
+        each = bounds.limits
+        if self._context.part.shares and gpus(fitted, each) > gpus(last.targets, each):
+            # Of a common budget more is asked for first.
+            return
         applied = await apply(self._context, last, fitted)
         # Reached before the restart: nothing is on its way any more.
         if applied.reached_at is None and applied.connector.status not in NOT_UNDER_WAY:
@@ -264,8 +291,11 @@ class PlannerLoop:
 
     async def _tick(self, time: TickTime, missed: int) -> None:
         counters, now_s = self._counters, self._context.clock()
-        self._last = time
+        self._last, self._ticked_s = time, asyncio.get_running_loop().time()
         self._woken.clear()
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
         self._known_held = self.state.held_now(now_s)
         counters.ticks += 1
         counters.missed_ticks += missed
@@ -284,6 +314,7 @@ class PlannerLoop:
             return
         finally:
             counters.took(elapsed_s() - began_s)
+        self._hold(settled=True)
         counters.count(outcome.record)
         counters.undecided_since = None
         self.state.connector_failures += outcome.record.connector.status in (REFUSED, UNREACHABLE)
@@ -294,6 +325,11 @@ class PlannerLoop:
         until_next_s = time.due_s + self.state.policy.interval_s - self._context.clock()
         deadline = Deadline(min(AFTER_TICK_S, max(0.0, until_next_s)))
         await after(self._context, self.state, outcome, deadline)
+
+    def _hold(self, *, settled: bool = False) -> None:
+        policy = self.state.policy.in_force
+        limits = None if policy is None else policy.settings.limits
+        self._context.part.hold(self.state.counts, limits, settled=settled)
 
     def _follow(self, record: DecisionRecord) -> None:
         self._progress.begin(record)
@@ -329,6 +365,7 @@ class PlannerLoop:
             else:
                 counts = await connector.state()
         self.state.counts, self.state.connector_fault = counts, ""
+        self._hold()
         self.state.seen_at["replicas"] = self._context.clock()
         self._context.advice.look(self._context.clock(), counts)
         for number, changes in self._progress.see(self._context.clock(), counts, replicas).items():

@@ -47,6 +47,12 @@ CHANGEABLE = (
     "planner.dry_run",
     "connector.foreign_edits",
     "connector.yield_s",
+    "fleet.gpus",
+    "share.priority",
+    "share.weight",
+    "share.floor_gpus",
+    "share.ceiling_gpus",
+    "share.lend",
     "pools.ROLE.min_replicas",
     "pools.ROLE.max_replicas",
 )

@@ -126,6 +126,8 @@ def status_document(context: PlannerContext, state: PlannerState, loop: LoopCoun
             "currency": config.planner.advice.currency,
         },
     }
+    if (share := context.part.figures()) is not None:
+        document["fleet"] = share.document()
     if (advice := context.advice.figures(config)) is not None:
         document["advice"] = advice.document()
     return StatusDocument.model_validate(jsonable(document))

@@ -20,6 +20,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from math import isfinite, isnan
 from typing import Any
 
@@ -29,11 +30,13 @@ from actors.connectors.protocol import ConnectorError, PoolCounts, Refused
 from actors.planning.context import ActorFailure, Deadline, PlannerContext, PlannerState, PolicyInForce
 from actors.store import StoreAway
 from headway.planning import Decision, Observation, PoolLimits, PoolState, Role, Slo
+from headway.planning.common_budget import decide_granted
 from headway.planning.deciding import PolicyError, call, decide
 from headway.planning.decision_text import summary_text
 from headway.planning.doubt import in_doubt
 from headway.planning.forecasting import with_forecast
 from headway.planning.hindsight.history import attained
+from headway.planning.hindsight.policy import HeadwayPolicy
 from headway.planning.policies import describe, jsonable
 from headway.planning.records import (
     DRY_RUN,
@@ -236,18 +239,24 @@ class Tick:
 
     async def _compute(self, policy: PolicyInForce, inputs: DecisionInputs) -> Decision:
         memory, planner = self._state.memory, policy.policy
-        bounds, shown = policy.settings.bounds, inputs.shown
+        bounds, shown, part = policy.settings.bounds, inputs.shown, self._context.part
+
+        def planned(seen: Observation, state: Any) -> Decision:  # noqa: ANN401
+            if part.shares and isinstance(planner, HeadwayPolicy):
+                ask = partial(part.ask, interval_s=planner.interval_s)
+                return decide_granted(planner, seen, state, bounds, ask)
+            return decide(planner, seen, state, bounds)
 
         def learnt(seen: Observation, state: Any) -> Any:  # noqa: ANN401 - each policy's state is its own
             return decide(planner, seen, state, bounds).next_state
 
         def decided(from_state: Any) -> Decision:  # noqa: ANN401
-            decision = decide(planner, shown, from_state, bounds)
+            decision = planned(shown, from_state)
             # The fleet may grow, not shrink.
             if served_too_little(inputs.measured) and any(
                 target < shown.pools[role].desired for role, target in decision.targets.items()
             ):
-                return decide(planner, without_load(shown), from_state, bounds)
+                return planned(without_load(shown), from_state)
             return decision
 
         try:

@@ -297,6 +297,52 @@ class CostFigures(Document):
     currency: str = ""
 
 
+class ShareFigures(Document):
+    """A deployment's share of a budget of so many `gpus`: what it holds, and of its last decision what it
+    `wanted`, what it was granted, and the words of that. Null and empty where it has none, or none yet.
+    """
+
+    gpus: int | None = None
+    wanted: int | None = None
+    holds: int = 0
+    granted: int | None = None
+    words: str = ""
+
+
+class StandingFigures(Document):
+    """`share` of the settings, as it is now."""
+
+    priority: int = 0
+    weight: float = 1.0
+    floor_gpus: int = 0
+    ceiling_gpus: int | None = None
+    lend: float = 1.0
+
+
+class FleetEntry(Document):
+    """One application: the state of its planner, what it `holds` of GPUs, and if it `shares` the budget its
+    part as in `ShareFigures`.
+    """
+
+    name: str
+    model: str
+    state: str
+    dry_run: bool = False
+    shares: bool = False
+    wanted: int | None = None
+    holds: int = 0
+    granted: int | None = None
+    words: str = ""
+    standing: StandingFigures = StandingFigures()
+
+
+class FleetDocument(Document):
+    """All applications of a cluster by name, and the budget that they share, null where there is none."""
+
+    gpus: int | None = None
+    deployments: tuple[FleetEntry, ...] = ()
+
+
 class RestartFigures(Document):
     """How often a component restarted or lost a replica, and when last."""
 
@@ -322,6 +368,8 @@ class StatusDocument(Document):
     slo: SloFigures = SloFigures()
     planner: PlannerFigures
     pools: Mapping[Role, PoolStatus] = {}
+    fleet: ShareFigures | None = None
+    """Its share of `fleet.gpus`; null without one."""
     attainment: AttainmentFigures = AttainmentFigures()
     measured: MeasuredFigures | None = None
     last_decision: LastDecision | None = None

@@ -23,7 +23,7 @@ from headway.config import (
 )
 from headway.engine import EngineRules, engine_rules
 from headway.extensions import ExtensionError
-from headway.planning.deciding import Bounds, call, check_budget
+from headway.planning.deciding import GPU_BUDGET, Bounds, call, check_budget
 from headway.planning.schedule import Schedule
 from headway.planning.types import (
     Observation,
@@ -61,6 +61,8 @@ class PolicySettings:
     limits: Mapping[Role, PoolLimits]
     interval_s: float = PUBLISHED_INTERVAL_S
     max_gpu_budget: int | None = None
+    budget_name: str = GPU_BUDGET
+    """Of that budget among the limits of a decision."""
     max_step: int | None = None
     no_correction: bool = False
     attainment: float = 0.99
@@ -160,8 +162,13 @@ def policy_kind(name: str) -> PolicyKind:
 
 def refuse_simulated_only(config: HeadwayConfig) -> None:
     """PlanningError for what only the simulator's replicas can: change their role, or all be gone where
-    nobody holds the requests until one is back.
+    nobody holds the requests until one is back; and for a budget that other policies cannot share.
     """
+    if config.fleet.gpus is not None and config.planner.policy != "headway":
+        raise PlanningError(
+            "fleet.gpus: live, it is divided by the losses that only the policy headway states; "
+            f"planner.policy is {config.planner.policy}"
+        )
     empty = next((role for role, pool in config.pools.items() if pool.min_replicas == 0), None)
     if empty is not None and (wrong := _never_empty(config)):
         raise PlanningError(

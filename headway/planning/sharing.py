@@ -183,11 +183,15 @@ class Grant:
         """`holds 12 of 16 GPUs wanted; 4 went to chat (priority 2)`; empty when nothing is missing."""
         if self.gpus >= self.wanted:
             return ""
+        why = ", ".join(self.missing()) or "the others leave no room for more"
+        return f"holds {self.gpus} of {self.wanted} GPUs wanted; {why}"
+
+    def missing(self) -> list[str]:
+        """Where the GPUs are that it lacks."""
         went = [f"{gpus} went to {name}" for name, gpus in self.ahead.items()]
         kept = [f"{gpus} kept free for {name}" for name, gpus in self.kept_free.items()]
         above = [f"{self.above_ceiling} above its ceiling"] if self.above_ceiling else []
-        why = ", ".join([*went, *kept, *above]) or "the others leave no room for more"
-        return f"holds {self.gpus} of {self.wanted} GPUs wanted; {why}"
+        return [*went, *kept, *above]
 
 
 def share(demands: Iterable[Demand], gpus: int) -> Mapping[str, Grant]:
@@ -288,7 +292,7 @@ def _grant(
     priority or a higher one, highest first."""
     others = [other for other in ranked if other.name != demand.name]
     missing = demand.losses.wanted_gpus - granted[demand.name] - demand.above_ceiling
-    kept = _up_to(missing, {other.name: free[other.name] for other in others})
+    kept = up_to(missing, {other.name: free[other.name] for other in others})
     ahead = dict[str, int]()
     for other in others:
         above = granted[other.name] - other.losses.minimum_gpus
@@ -299,13 +303,13 @@ def _grant(
     return Grant(
         gpus=granted[demand.name],
         wanted=demand.losses.wanted_gpus,
-        ahead=_up_to(missing - sum(kept.values()), ahead),
+        ahead=up_to(missing - sum(kept.values()), ahead),
         kept_free=kept,
         above_ceiling=demand.above_ceiling,
     )
 
 
-def _up_to(missing: int, held: Mapping[str, int]) -> Mapping[str, int]:
+def up_to(missing: int, held: Mapping[str, int]) -> Mapping[str, int]:
     """The first of these GPUs, by holder, until there are so many."""
     found = dict[str, int]()
     for name, gpus in held.items():

@@ -77,6 +77,13 @@ def _planner(status: StatusDocument) -> Iterator[Fact]:
     ]
     if limits:
         yield Fact(name="Limits", text=", ".join(limits))
+    if (fleet := status.fleet) is not None:
+        granted = (
+            "nothing decided yet"
+            if fleet.granted is None
+            else (fleet.words or f"granted {fleet.granted} of {fleet.wanted} GPUs wanted")
+        )
+        yield Fact(name="Budget", text=f"{fleet.holds} of {shown(fleet.gpus)} GPUs in common; {granted}")
 
 
 def _advice(advice: AdviceFigures | None) -> Iterator[Fact]:

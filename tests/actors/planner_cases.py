@@ -11,6 +11,7 @@ from actors.collector.interval import Health, HealthStatus, Latency, Measured, P
 from actors.connectors.protocol import Action, PoolCounts, PoolsSnapshot, Ready, Replica
 from actors.performance_model import PerformanceModel
 from actors.planning.advice import LiveAdvice
+from actors.planning.common_budget import CommonBudget
 from actors.planning.context import PlannerContext, PlannerState
 from actors.planning.log import DecisionLog
 from actors.planning.loop import PlannerLoop
@@ -211,6 +212,8 @@ class Deployment:
     resumed: bool = False
     compute: Callable[[Callable[[], Decision]], Awaitable[Decision]] = inline
     store_away: bool = False
+    name: str = "headway"
+    budget: CommonBudget = field(default_factory=CommonBudget)
 
     def __post_init__(self) -> None:
         self.log = DecisionLog(self.store)
@@ -221,6 +224,7 @@ class Deployment:
             log=self.log,
             settings=self.settings,
             clock=clock,
+            part=self.budget.join(self.name, self.settings, self.log, clock),
             advice=LiveAdvice(self.store),
             compute=self._compute,
             stored=self._kept,

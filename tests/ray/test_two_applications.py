@@ -4,6 +4,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
+import ray
 from ray import serve
 
 from actors import control_plane, names
@@ -16,13 +17,15 @@ from tests.ray.live_system import SLOW, LiveSystem, headway, kill_nine, pids
 
 MODELS = {"small": "llama-3.1-8b", "large": "llama-3.1-70b"}
 WITHOUT = ("pools.prefill.max_replicas", "pools.decode.max_replicas")
+GPUS, FLOOD = 3, "steady:rate_rps=4"
+"""Of replicas with a GPU each; and requests that want all of them."""
 ONE_SET = {*names.HOSTS - {names.VIRTUAL_CONNECTOR}, *map(names.router, MODELS.values())}
 
 
 def settings(name: str) -> HeadwayConfig:
     own = {
         "model": MODELS[name],
-        "pools": {"mixed": {"max_replicas": 2}},
+        "pools": {"mixed": {"max_replicas": GPUS}},
         "planner.policy": "headway",
         "gateway.port": free_port(),
         "planner.adjustment_interval_s": 2.0,
@@ -63,6 +66,8 @@ def assert_ids_are_its_own(system: LiveSystem) -> None:
 
 def test_each_has_its_own_decisions_from_one_set_of_actors(systems: dict[str, LiveSystem]) -> None:
     assert set(control_plane.running()) == ONE_SET
+    fleet = ray.get(names.find_actor(names.PLANNER).fleet.remote())
+    assert {each["name"]: each["model"] for each in fleet["deployments"]} == MODELS
     for name, system in systems.items():
         assert system.status()["model"] == MODELS[name]
         assert system.get("/v1/models")["data"][0]["id"] == MODELS[name]
@@ -77,13 +82,59 @@ def test_a_planner_that_is_killed_goes_on_for_both(systems: dict[str, LiveSystem
         assert_ids_are_its_own(system)
 
 
+def change(system: LiveSystem, *changes: str) -> None:
+    subprocess.run([*headway("set", *changes), "--url", system.url], check=True, timeout=PATIENCE_S)
+
+
 def test_a_setting_of_one_is_none_of_the_other(systems: dict[str, LiveSystem]) -> None:
-    changing = [*headway("set", "slo.ttft_ms=7000", "pools.mixed.min_replicas=2"), "--url"]
-    subprocess.run([*changing, systems["large"].url], check=True, timeout=PATIENCE_S)
+    change(systems["large"], "slo.ttft_ms=7000", "pools.mixed.min_replicas=2")
     wait_until(lambda: running_replicas("large", "Mixed") == 2)
     shown = {name: system.status()["slo"]["ttft_ms"] for name, system in systems.items()}
     assert shown == {"small": 4000, "large": 7000}
     assert running_replicas("small", "Mixed") == 1
+
+
+def target(system: LiveSystem) -> int:
+    return int(system.decisions()[-1]["targets"]["mixed"])
+
+
+def most_together(systems: dict[str, LiveSystem]) -> int:
+    """GPUs that both had at most by their targets, since both share."""
+    decisions = [(each["created_at"], name, each) for name in systems for each in systems[name].decisions()]
+    since_s = max(
+        min(at for at, of, each in decisions if of == name and "grant" in each["reasons"]) for name in systems
+    )
+    held, most = dict.fromkeys(systems, 0), 0
+    for at, name, each in sorted(decisions, key=lambda found: found[0]):
+        held[name] = each["targets"]["mixed"]
+        most = max(most, sum(held.values())) if at >= since_s else 0
+    return most
+
+
+def test_a_budget_of_both_is_never_exceeded_and_goes_by_rank_also_after_kill_nine(
+    systems: dict[str, LiveSystem],
+) -> None:
+    small, large = systems["small"], systems["large"]
+    for system in systems.values():
+        change(system, f"fleet.gpus={GPUS + 1}")
+    # Of the common budget one change is for both.
+    change(small, f"fleet.gpus={GPUS}", "share.priority=0")
+    change(large, "pools.mixed.min_replicas=1")
+    wait_until(lambda: [each.status()["fleet"]["gpus"] for each in systems.values()] == [GPUS, GPUS])
+    with small.under_load(FLOOD):
+        wait_until(lambda: (target(small), target(large)) == (GPUS - 1, 1))
+        change(large, "share.priority=1")
+        with large.under_load(FLOOD):
+            wait_until(lambda: (target(small), target(large)) == (1, GPUS - 1))
+            before = {name: system.newest() for name, system in systems.items()}
+            kill_nine(names.PLANNER)
+            for name, system in systems.items():
+                wait_until(lambda name=name, system=system: system.newest() > before[name] + 2)  # type: ignore[misc]
+            assert (target(small), target(large)) == (1, GPUS - 1)
+            assert "went to large (priority 1)" in small.status()["fleet"]["words"]
+    assert most_together(systems) == GPUS
+    for system in systems.values():
+        assert_ids_are_its_own(system)
 
 
 def test_a_model_has_one_application(systems: dict[str, LiveSystem]) -> None:

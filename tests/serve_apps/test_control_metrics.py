@@ -53,6 +53,7 @@ def document(**changes: Any) -> dict[str, Any]:
         "max_gpu_budget": 16, "tick_s": 0.25, "decided": 8, "deciding_s": 2.0,
         "decisions": {"prefill": {"unchanged": 8}, "decode": {"more_load": 3, "unchanged": 5}},
     }  # fmt: skip
+    whole["fleet"] = {"gpus": 28, "wanted": 12, "holds": 9, "granted": 8, "words": "holds 8 of 12"}
     missing = {"replicas": 2, "revoked": 0, "since_s": AT, "ready": 3, "lost_share": 0.125}
     whole["last_decision"] |= {
         "missing": {"decode": missing},

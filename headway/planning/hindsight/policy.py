@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from headway.planning.deciding import GPU_BUDGET, Fit, check_budget, fit, gpus
+from headway.planning.deciding import Fit, check_budget, fit, gpus
 from headway.planning.hindsight.backtest import Backtest, backtest
 from headway.planning.hindsight.causes import causes
 from headway.planning.hindsight.choice import (
@@ -294,7 +294,7 @@ class HeadwayPolicy:
             classes=class_pasts({role: assessed.state.pool(role).classes for role in delays}, self.settings),
         )
         targets = divided or fit(free.targets, limits, budget).targets
-        return Fit(targets=targets, limits=(*free.limits, GPU_BUDGET))
+        return Fit(targets=targets, limits=(*free.limits, self.settings.budget_name))
 
     def _ordered(
         self, memory: PoolMemory, delay: ReleaseDelay, target: int, observation: Observation, role: Role

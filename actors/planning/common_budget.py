@@ -1,0 +1,305 @@
+"""The GPU budget that all planners of this process share (`fleet.gpus`), with a part for each application.
+
+    part = common_budget().join("chat", settings, log, clock)
+    part.ask(losses, 30.0)                  within a decision: its losses, and what it may take
+    part.hold(counts, limits)               whenever they are seen; `settled` once a decision was carried out
+
+A part holds the GPUs of its last targets, or of the counts that the other side has taken where these are
+more; of a dry run only the latter. From `ask` until its decision is carried out it holds what it was granted,
+too. So after a restart each holds what its log says before anybody asks. The least of the `fleet.gpus` of all
+parts is the budget. Parts without one have no share, and what they hold does not count.
+
+Woken are, out of turn, those that hold more than is due to them when somebody waits for it or the budget
+became less, and those that wait when others hold less. `ask` runs beside the event loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cache
+from threading import RLock
+from typing import Any
+
+from actors.connectors.protocol import PoolCounts
+from actors.planning.log import DecisionLog
+from actors.planning.settings import Author, RuntimeSettings
+from headway.config import HeadwayConfig
+from headway.planning import PlanningError, PoolLimits, Role, policy_settings
+from headway.planning.common_budget import Claim, Division, LiveGrant, divide
+from headway.planning.deciding import gpus as gpus_of
+from headway.planning.documents import FleetDocument, FleetEntry, ShareFigures, StandingFigures
+from headway.planning.sharing import GpuLosses, Standing, share
+
+logger = logging.getLogger(__name__)
+
+STATED_INTERVALS = 3
+"""For so many intervals it counts what a part has stated."""
+GONE_S = 10.0
+"""Between two looks whether an application that has left comes again."""
+
+
+class CommonBudget:
+    """All parts, by application."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, BudgetPart] = {}
+        self.lock = RLock()
+
+    def join(
+        self, name: str, settings: RuntimeSettings, log: DecisionLog, clock: Callable[[], float]
+    ) -> "BudgetPart":
+        """The part of an application, in the place of one of that name."""
+        with self.lock:
+            self.parts[name] = BudgetPart(self, name, settings, log, clock)
+            return self.parts[name]
+
+    @property
+    def sharing(self) -> list["BudgetPart"]:
+        """The parts that have a share."""
+        return [part for part in self.parts.values() if part.shares]
+
+    @property
+    def gpus(self) -> int | None:
+        """The budget; None where nobody states one."""
+        stated = (part.config.fleet.gpus for part in self.parts.values())
+        return min((gpus for gpus in stated if gpus is not None), default=None)
+
+    def division(self) -> Division:
+        """By what is known now; there must be a budget."""
+        return divide((part.claim() for part in self.sharing), self.gpus or 0)
+
+    def freed(self) -> None:
+        """Others hold less: wake who waits, as far as something is free."""
+        with self.lock:
+            waiting = [part for part in self.sharing if part.waits]
+            free = sum(part.holds for part in self.sharing) < (self.gpus or 0)
+        for part in waiting if free else ():
+            part.wake()
+
+    async def left(self, part: "BudgetPart", comes_again: Callable[[], bool]) -> None:
+        """Forget a part once its application is none any more; nothing happens if another has its place."""
+        while self.parts.get(part.name) is part:
+            await asyncio.sleep(GONE_S)
+            if not comes_again() and self.parts.get(part.name) is part:
+                with self.lock:
+                    del self.parts[part.name]
+                logger.info("%s gives its share of the common budget back", part.name)
+                self.freed()
+
+    def document(self) -> FleetDocument:
+        """All applications."""
+        with self.lock:
+            parts = dict(sorted(self.parts.items()))
+            entries = tuple(part.entry() for part in parts.values())
+            return FleetDocument(gpus=self.gpus, deployments=entries)
+
+
+@cache
+def common_budget() -> CommonBudget:
+    """That of this process."""
+    return CommonBudget()
+
+
+class BudgetPart:
+    """One application. `wake` makes its planner decide out of turn, `state` is that of its planner, and
+    `change` changes its settings.
+    """
+
+    def __init__(
+        self,
+        budget: CommonBudget,
+        name: str,
+        settings: RuntimeSettings,
+        log: DecisionLog,
+        clock: Callable[[], float],
+    ) -> None:
+        self.name, self._budget, self._settings, self._log, self._clock = name, budget, settings, log, clock
+        self.wake: Callable[[], None] = lambda: None
+        self.state: Callable[[], str] = lambda: "waiting"
+        self.change: Callable[[Mapping[str, Any], Author], Awaitable[Any]] | None = None
+        self.grant: LiveGrant | None = None
+        """That of its last decision."""
+        self._losses: GpuLosses | None = None
+        self._until_s = 0.0
+        self._granted = self._waits = 0
+        self._leaving: asyncio.Task[None] | None = None
+        self._each = _gpus_each(self.config, log)
+        self._held = self._known()
+
+    @property
+    def config(self) -> HeadwayConfig:
+        """The settings in force."""
+        return self._settings.config
+
+    @property
+    def shares(self) -> bool:
+        """True if it has a share of the budget."""
+        return self.config.fleet.gpus is not None
+
+    @property
+    def holds(self) -> int:
+        """GPUs that nobody else may take."""
+        return max(self._held, self._granted if self._stated else 0)
+
+    @property
+    def waits(self) -> bool:
+        """True while GPUs are due to it that others hold."""
+        return self._waits > 0 and self._stated
+
+    @property
+    def _stated(self) -> bool:
+        return self._clock() < self._until_s
+
+    def claim(self, config: HeadwayConfig | None = None) -> Claim:
+        """Its claim, by other settings where they are given."""
+        config = config or self.config
+        dry_run, standing = config.planner.dry_run, Standing(**config.share.model_dump())
+        return Claim(
+            name=self.name,
+            standing=Standing(priority=standing.priority) if dry_run else standing,
+            holds=self.holds,
+            minimum_gpus=min(self._minimum(config), self.holds) if dry_run else self._minimum(config),
+            losses=self._losses if self._stated and not dry_run else None,
+        )
+
+    def ask(self, losses: GpuLosses, interval_s: float) -> LiveGrant:
+        """What it may take now that it states these losses; PlanningError where that is below its minimum.
+
+        A dry run states them to nobody, and is granted what would be due to it.
+        """
+        with self._budget.lock:
+            if self.config.planner.dry_run:
+                self.grant = self._supposed(losses)
+                return self.grant
+            self._losses, self._until_s = losses, self._clock() + STATED_INTERVALS * interval_s
+            self._granted = 0
+            division = self._budget.division()
+            self.grant = grant = division.grant(self.name)
+            self._granted, self._waits = grant.gpus, division.waits(self.name)
+            tell = division.over if self._waits or division.free < 0 else {}
+            over = [self._budget.parts[name] for name in tell if name != self.name]
+        for part in over:
+            part.wake()
+        if grant.gpus < losses.minimum_gpus:
+            raise PlanningError(f"fleet.gpus: not even min_replicas are free yet; {grant.words}")
+        return grant
+
+    def hold(
+        self,
+        counts: Mapping[Role, PoolCounts],
+        limits: Mapping[Role, PoolLimits] | None = None,
+        *,
+        settled: bool = False,
+    ) -> None:
+        """Take in the counts as the other side has them; `settled` after a decision."""
+        with self._budget.lock:
+            before = self.holds
+            if limits is not None:
+                self._each = limits
+            desired = {role: pool.desired for role, pool in counts.items()}
+            self._held = max(self._planned(), self._gpus(desired)) if counts else self._held
+            if settled:
+                self._granted = 0
+            fell = self.holds < before
+        if fell and self.shares:
+            self._budget.freed()
+
+    def check(self, config: HeadwayConfig) -> None:
+        """PlanningError for settings with which minimums or floors of all are more than the budget."""
+        own, now = config.fleet.gpus, self.config
+        if own is None or (config.fleet, config.share, config.pools) == (now.fleet, now.share, now.pools):
+            return
+        with self._budget.lock:
+            others = [part for part in self._budget.sharing if part is not self]
+            stated = [part.config.fleet.gpus or own for part in others] if own == now.fleet.gpus else []
+            mine = self.claim(config)
+            claims = [
+                *(part.claim() for part in others),
+                Claim(
+                    name=mine.name,
+                    standing=mine.standing,
+                    holds=mine.minimum_gpus,
+                    minimum_gpus=mine.minimum_gpus,
+                ),
+            ]
+        share((claim.demand for claim in claims), min([own, *stated]))
+
+    def others(self) -> list["BudgetPart"]:
+        """The other parts that have a share."""
+        return [part for part in self._budget.sharing if part is not self]
+
+    def figures(self) -> ShareFigures | None:
+        """For the status; None without a share."""
+        gpus, grant = self._budget.gpus, self.grant
+        if not self.shares or gpus is None:
+            return None
+        return ShareFigures(
+            gpus=gpus,
+            holds=self.holds,
+            wanted=None if grant is None else grant.wanted,
+            granted=None if grant is None else grant.gpus,
+            words="" if grant is None else grant.words,
+        )
+
+    def entry(self) -> FleetEntry:
+        """For a screen of the fleet."""
+        config, figures = self.config, self.figures() or ShareFigures(holds=self.holds)
+        return FleetEntry(
+            **figures.model_dump(exclude={"gpus"}),
+            name=self.name,
+            model=config.model,
+            state=self.state(),
+            dry_run=config.planner.dry_run,
+            shares=self.shares,
+            standing=StandingFigures(**config.share.model_dump()),
+        )
+
+    def fleet(self) -> FleetDocument:
+        """All applications of this process."""
+        return self._budget.document()
+
+    def leave(self, comes_again: Callable[[], bool]) -> None:
+        """Its planner has ended; it holds what it does until its application is none any more."""
+        self.wake, self.state = lambda: None, lambda: "stopped"
+        self._leaving = asyncio.get_running_loop().create_task(self._budget.left(self, comes_again))
+
+    def _supposed(self, losses: GpuLosses) -> LiveGrant:
+        others = (part.claim() for part in self.others())
+        standing = Standing(**self.config.share.model_dump())
+        mine = Claim(
+            name=self.name,
+            standing=standing,
+            holds=losses.held_gpus,
+            minimum_gpus=losses.minimum_gpus,
+            losses=losses,
+        )
+        return divide([*others, mine], self._budget.gpus or 0).planned(self.name)
+
+    def _known(self) -> int:
+        """What it holds as far as that shows before anybody was asked; its minimum where it is new."""
+        if (last := self._log.last) is None:
+            return self._minimum(self.config)
+        seen = {role: pool.desired or 0 for role, pool in last.pools.items()}
+        return self._gpus(seen if last.dry_run else last.targets)
+
+    def _planned(self) -> int:
+        last = self._log.last
+        return 0 if last is None or last.dry_run else self._gpus(last.targets)
+
+    def _minimum(self, config: HeadwayConfig) -> int:
+        return self._gpus({Role(name): pool.min_replicas for name, pool in config.pools.items()})
+
+    def _gpus(self, counts: Mapping[Role, int]) -> int:
+        return gpus_of({role: count for role, count in counts.items() if role in self._each}, self._each)
+
+
+def _gpus_each(config: HeadwayConfig, log: DecisionLog) -> Mapping[Role, PoolLimits]:
+    """The pools as the last decision had them: what a profile says of their GPUs is not known yet."""
+    planned = {} if log.last is None else log.last.reasons.get("settings", {}).get("limits", {})
+    return {
+        **policy_settings(config).limits,
+        **{
+            Role(name): PoolLimits(gpus_per_replica=limits["gpus_per_replica"])
+            for name, limits in planned.items()
+        },
+    }

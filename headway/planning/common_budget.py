@@ -1,0 +1,174 @@
+"""One GPU budget of deployments that decide one by one: what each may take at its own decision.
+
+Theory. `sharing.share` divides B among losses that are known at one time. Live, each deployment decides at
+times of its own; of the others it is known what they stated last, and what is due to deployment k is d_k of
+the division of that. Others still hold h_j, the GPUs of their last targets, so k may take
+
+    t_k = min(d_k, max(h_k, B − Σ max(h_j, o_j)))      over j ≠ k, by whole replicas
+
+with o_j, what j is promised whatever comes: its minimum, and the part of its floor that is never lent. So Σ h
+never rises above B, in whatever order they decide: only the decision of the holder gives GPUs back. Whoever
+holds more than is due to it (`Division.over`) should decide at once, and then who waits (t_k < d_k).
+
+What has not stated its losses, or not of late, counts with what it holds, and needs all of that more than
+others of its priority need anything. Where minimums or floors exceed B nothing can be divided: each keeps at
+most what it holds, and its grant says why.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from headway.planning.deciding import Bounds, by_schedule, call, check_decision, in_steps
+from headway.planning.hindsight.policy import HeadwayPolicy
+from headway.planning.hindsight.state import HindsightState
+from headway.planning.sharing import (
+    Demand,
+    GpuLosses,
+    Grant,
+    Standing,
+    decide_within,
+    demanded,
+    share,
+    up_to,
+)
+from headway.planning.types import Decision, Observation, PlanningError
+
+FLEET_GPUS = "fleet.gpus"
+
+NEEDED_RPS = 1e6
+"""Requests/s that a deployment is taken to lose without what it holds, until it has stated its losses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Claim:
+    """One deployment: the GPUs that it `holds` and its minimum, and the losses that it has stated, if any."""
+
+    name: str
+    standing: Standing
+    holds: int
+    minimum_gpus: int
+    losses: GpuLosses | None = None
+
+    @property
+    def demand(self) -> Demand:
+        """Its part in the division."""
+        losses = self._unstated() if self.losses is None else replace(self.losses, held_gpus=self.holds)
+        return Demand(name=self.name, losses=losses, standing=self.standing)
+
+    def _unstated(self) -> GpuLosses:
+        wanted = max(self.holds, self.minimum_gpus)
+        missing = wanted - np.arange(self.minimum_gpus, wanted + 1)
+        return GpuLosses(
+            minimum_gpus=self.minimum_gpus,
+            lost_rps=NEEDED_RPS * missing / max(wanted, 1),
+            held_gpus=self.holds,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveGrant(Grant):
+    """The same of a deployment that decides alone: GPUs due to it are `awaited` from those that hold them
+    still; `fault` says why the budget cannot be divided.
+    """
+
+    awaited: Mapping[str, int] = field(default_factory=dict)
+    fault: str = ""
+
+    def missing(self) -> list[str]:
+        """Where the GPUs are that it lacks."""
+        awaited = [f"{gpus} still held by {name}" for name, gpus in self.awaited.items()]
+        return [*Grant.missing(self), *awaited, *([self.fault] if self.fault else [])]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Division:
+    """A budget of so many GPUs as it is due to the deployments, see the module."""
+
+    gpus: int
+    claims: Mapping[str, Claim]
+    due: Mapping[str, Grant]
+    fault: str = ""
+
+    @property
+    def free(self) -> int:
+        """GPUs that nobody holds; below 0 where more are held than there are."""
+        return self.gpus - sum(claim.holds for claim in self.claims.values())
+
+    @property
+    def over(self) -> Mapping[str, int]:
+        """GPUs that deployments hold beyond what is due to them."""
+        more = {name: claim.holds - self.due[name].gpus for name, claim in self.claims.items()}
+        return {name: gpus for name, gpus in more.items() if gpus > 0}
+
+    def waits(self, name: str) -> int:
+        """GPUs that are due to a deployment, but held by others."""
+        return self.due[name].gpus - self.grant(name).gpus
+
+    def grant(self, name: str) -> LiveGrant:
+        """What a deployment may take now; less than its minimum where not even that is free."""
+        own, due = self.claims[name], self.due[name]
+        others = [claim for claim in self.claims.values() if claim.name != name]
+        most = max(own.holds, self.gpus - sum(_not_to_be_had(other) for other in others))
+        losses = own.demand.losses
+        gpus = min(due.gpus, losses.whole(most)) if most >= losses.minimum_gpus else most
+        over = {other: more for other, more in self.over.items() if other != name}
+        return replace(self.planned(name), gpus=gpus, awaited=up_to(due.gpus - gpus, over))
+
+    def planned(self, name: str) -> LiveGrant:
+        """What is due to a deployment, as its grant."""
+        due = self.due[name]
+        return LiveGrant(
+            gpus=due.gpus,
+            wanted=due.wanted,
+            ahead=due.ahead,
+            kept_free=due.kept_free,
+            above_ceiling=due.above_ceiling,
+            fault=self.fault,
+        )
+
+
+def _not_to_be_had(claim: Claim) -> int:
+    """GPUs of a deployment that no other may take."""
+    return max(claim.holds, claim.demand.losses.whole(claim.standing.own_gpus))
+
+
+def divide(claims: Iterable[Claim], gpus: int) -> Division:
+    """The division of a budget by what is known now."""
+    known = {claim.name: claim for claim in claims}
+    demands = {name: claim.demand for name, claim in known.items()}
+    try:
+        return Division(gpus=gpus, claims=known, due=share(demands.values(), gpus))
+    except PlanningError as error:
+        kept = {
+            name: Grant(
+                gpus=max(known[name].holds, each.losses.minimum_gpus),
+                wanted=each.losses.wanted_gpus,
+                ahead={},
+            )
+            for name, each in demands.items()
+        }
+        return Division(gpus=gpus, claims=known, due=kept, fault=str(error))
+
+
+def decide_granted(
+    policy: HeadwayPolicy,
+    observation: Observation,
+    state: HindsightState,
+    bounds: Bounds,
+    ask: Callable[[GpuLosses], Grant],
+) -> Decision:
+    """`deciding.decide` within what `ask` grants for the losses that the policy states; what it raises."""
+    in_force = bounds.at(observation.now_s, call(policy.name, policy.starts_s, state))
+    policy = policy.within(in_force.limits)
+    assessed = call(policy.name, policy.assess, observation, state)
+    grant = ask(call(policy.name, demanded, policy, assessed))
+    within = replace(in_force, max_gpu_budget=grant.gpus)
+    if grant.words:
+        policy = replace(policy, settings=replace(policy.settings, budget_name=FLEET_GPUS))
+    decision = call(policy.name, decide_within, policy, assessed, grant)
+    check_decision(policy.name, decision, within.limits, grant.gpus)
+    if bounds.schedule is not None:
+        decision = by_schedule(decision, within)
+    return in_steps(decision, observation.pools, within)

@@ -1,0 +1,321 @@
+"""Planners of several applications on one budget, in virtual time: ticks are spread, the sum is kept."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from operator import itemgetter
+from typing import Any
+
+import pytest
+
+from actors.planning.common_budget import GONE_S, CommonBudget
+from headway.config import ConfigError
+from headway.planning import PlanningError, Role
+from headway.planning.policies import refuse_simulated_only
+from tests.actors.planner_cases import (
+    INTERVAL_S,
+    Deployment,
+    Script,
+    ScriptedActors,
+    ScriptedPools,
+    busy,
+    settings,
+)
+from tests.engines.virtual_loop import on_virtual_time
+
+CALM, FLOOD = 200.0, 3000.0
+"""Requests an interval that need 3 GPUs once it is learnt, and more than there are."""
+GPUS, SPREAD_S = 12, 3.0
+
+
+@dataclass
+class Fleet:
+    """Deployments with mixed replicas of a GPU each, that begin `SPREAD_S` apart; `load` by name."""
+
+    settings: Mapping[str, Mapping[str, Any]]
+    gpus: int = GPUS
+    load: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.budget = CommonBudget()
+        self.load = dict.fromkeys(self.settings, CALM) | self.load
+        self.deployments = {name: self._deployment(name, own) for name, own in self.settings.items()}
+
+    def __getitem__(self, name: str) -> Deployment:
+        return self.deployments[name]
+
+    def _deployment(self, name: str, own: Mapping[str, Any]) -> Deployment:
+        config = settings(
+            planner__policy="headway",
+            planner__headway__hold_s=0.0,
+            planner__headway__lead_s=20.0,
+            **{"fleet__gpus": self.gpus, "pools": mixed(1), **own},
+        )
+        collecting = Script(lambda: busy(requests=self.load[name], completed=self.load[name], load={}))
+        return Deployment(
+            config=config,
+            actors=ScriptedActors(collecting=collecting),
+            pools=ScriptedPools(counts={Role.MIXED: 1}),
+            name=name,
+            budget=self.budget,
+        )
+
+    def gpus_of(self, name: str) -> int:
+        return self[name].pools.counts[Role.MIXED]
+
+    def all_gpus(self) -> int:
+        return sum(map(self.gpus_of, self.deployments))
+
+    @property
+    def most(self) -> int:
+        """GPUs that all together had at most, after any call of a connector."""
+        held, most = dict.fromkeys(self.deployments, 1), 0
+        calls = [(at, name, to) for name, each in self.deployments.items() for at, to in each.pools.calls]
+        for _, name, targets in sorted(calls, key=itemgetter(0)):
+            held[name] = targets[Role.MIXED]
+            most = max(most, sum(held.values()))
+        return most
+
+    def words(self, name: str) -> str:
+        return next(each.words for each in self.budget.document().deployments if each.name == name)
+
+    def killed(self) -> None:
+        """What `kill -9` of the one Planner leaves: what is stored, and the replicas."""
+        self.budget = CommonBudget()
+        for name, each in self.deployments.items():
+            self.deployments[name] = Deployment(
+                each.config,
+                each.store,
+                each.actors,
+                each.pools,
+                resumed=True,
+                name=name,
+                budget=self.budget,
+            )
+
+    @asynccontextmanager
+    async def running(self, *names: str) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            for name in names or self.deployments:
+                await stack.enter_async_context(self[name].running())
+                await asyncio.sleep(SPREAD_S)
+            yield
+
+
+def mixed(least: int) -> Mapping[str, Any]:
+    return {"mixed": {"min_replicas": least, "max_replicas": 20}}
+
+
+def two(**chat: Any) -> Fleet:
+    return Fleet({"batch": {}, "chat": {"share__priority": 1, **chat}})
+
+
+def out_of_turn(planner: Deployment) -> int:
+    """Ticks that came sooner than an interval after the one before."""
+    times = planner.times()
+    return sum(later - before < INTERVAL_S - 0.5 for before, later in pairwise(times))
+
+
+@on_virtual_time
+async def test_a_higher_priority_has_its_gpus_within_two_ticks_and_each_decision_says_why():
+    fleet = two()
+    async with fleet.running():
+        fleet.load["batch"] = FLOOD
+        await asyncio.sleep(60.0)
+        assert (fleet.gpus_of("batch"), fleet.gpus_of("chat")) == (9, 3)
+        assert "went to chat (priority 1)" in fleet["batch"].log.last.summary
+        fleet.load["chat"] = FLOOD
+        seen = fleet["chat"].log.next_id
+        while fleet.gpus_of("chat") < GPUS - 1:
+            await asyncio.sleep(0.1)
+        assert fleet["chat"].log.next_id - seen <= 2
+        assert "8 still held by batch" in fleet["chat"].log.get(seen).summary
+        assert fleet["batch"].log.last.reasons["grant"] == {
+            "gpus": 1,
+            "wanted": 20,
+            "ahead": {"chat (priority 1)": 10},
+            "kept_free": {},
+            "above_ceiling": 0,
+            "awaited": {},
+            "fault": "",
+        }
+        assert "limited to 1 by max_replicas and fleet.gpus" in fleet["batch"].log.last.summary
+    assert fleet.most <= GPUS
+
+
+@on_virtual_time
+async def test_the_budget_is_kept_at_any_time_whatever_comes_and_whoever_is_killed():
+    chance = random.Random(3)
+    names = {
+        name: {"share__priority": chance.randrange(2), "share__floor_gpus": chance.choice([0, 2])}
+        for name in "abcd"
+    }
+    fleet = Fleet(names)
+    for _ in range(3):
+        async with fleet.running():
+            for _ in range(8):
+                fleet.load[chance.choice("abcd")] = chance.choice([0.0, CALM, 3 * CALM, FLOOD])
+                await asyncio.sleep(chance.uniform(1.0, INTERVAL_S))
+        fleet.killed()
+    assert GPUS - 2 <= fleet.most <= GPUS
+    for each in fleet.deployments.values():
+        assert [record["id"] for record in each.records()] == list(range(each.log.next_id))
+
+
+@on_virtual_time
+async def test_in_lasting_want_nobody_is_woken_any_more():
+    fleet = two()
+    fleet.load |= {"batch": FLOOD, "chat": FLOOD}
+    async with fleet.running():
+        await asyncio.sleep(60.0)
+        before = {name: out_of_turn(fleet[name]) for name in fleet.deployments}
+        await asyncio.sleep(30 * INTERVAL_S)
+        assert {name: out_of_turn(fleet[name]) for name in fleet.deployments} == before
+        assert max(before.values()) <= 2
+    assert fleet.most == GPUS
+
+
+@on_virtual_time
+async def test_a_holder_that_cannot_decide_is_asked_once_for_each_decision_of_who_waits():
+    fleet = two()
+    fleet.load["batch"] = FLOOD
+    async with fleet.running():
+        await asyncio.sleep(60.0)
+        fleet["batch"].pools.setting.usual = TimeoutError()
+        fleet.load["chat"] = FLOOD
+        waited = fleet["chat"].log.next_id, fleet["batch"].log.next_id
+        await asyncio.sleep(20 * INTERVAL_S)
+        assert fleet.gpus_of("chat") == 3
+        assert fleet["chat"].log.next_id - waited[0] <= 21
+        assert fleet["batch"].log.next_id - waited[1] <= 2 * 21
+        fleet["batch"].pools.setting.usual = None
+        await asyncio.sleep(2 * INTERVAL_S)
+        assert fleet.gpus_of("chat") == GPUS - 1
+    assert fleet.most <= GPUS
+
+
+@on_virtual_time
+async def test_after_kill_9_who_has_not_spoken_yet_keeps_what_it_holds():
+    fleet = two()
+    fleet.load["batch"] = FLOOD
+    async with fleet.running():
+        await asyncio.sleep(60.0)
+    ids = fleet["chat"].log.next_id
+    fleet.killed()
+    fleet.load["chat"] = FLOOD
+    # Only one of them comes back: the other's data is not there for a while.
+    async with fleet.running("chat"):
+        await asyncio.sleep(3 * INTERVAL_S)
+        assert (fleet.gpus_of("batch"), fleet.gpus_of("chat")) == (9, 3)
+        assert "still held by batch" in fleet.words("chat")
+        async with fleet["batch"].running():
+            await asyncio.sleep(2 * INTERVAL_S)
+            assert (fleet.gpus_of("batch"), fleet.gpus_of("chat")) == (1, 11)
+    assert [record["id"] for record in fleet["chat"].records()] == list(range(fleet["chat"].log.next_id))
+    assert fleet["chat"].log.next_id > ids
+    assert fleet.most <= GPUS
+
+
+@on_virtual_time
+async def test_who_is_removed_gives_its_share_back_unless_it_comes_again():
+    fleet, there = two(), {"batch"}
+    fleet.load |= {"batch": FLOOD, "chat": FLOOD}
+    async with fleet.running("batch"):
+        await asyncio.sleep(SPREAD_S)
+        async with fleet.running("chat"):
+            await asyncio.sleep(60.0)
+        fleet.load["batch"] = FLOOD
+        assert (fleet.gpus_of("batch"), fleet.gpus_of("chat")) == (1, 11)
+        there.add("chat")
+        fleet.budget.parts["chat"].leave(lambda: "chat" in there)
+        await asyncio.sleep(3 * GONE_S)
+        assert fleet.gpus_of("batch") == 1
+        there.remove("chat")
+        fleet["chat"].pools.counts = {Role.MIXED: 0}
+        await asyncio.sleep(GONE_S + 2 * INTERVAL_S)
+        assert fleet.gpus_of("batch") == GPUS
+        assert [each.name for each in fleet.budget.document().deployments] == ["batch"]
+
+
+@on_virtual_time
+async def test_a_new_one_gets_its_minimum_before_it_decides():
+    fleet = two(pools=mixed(4))
+    fleet.load["batch"] = FLOOD
+    late = fleet.budget.parts.pop("chat")
+    async with fleet["batch"].running():
+        await asyncio.sleep(60.0)
+        assert fleet.gpus_of("batch") == GPUS
+        # As Serve starts it: its replicas are there, whatever the budget says.
+        fleet["chat"].pools.counts = {Role.MIXED: 4}
+        fleet.budget.parts["chat"] = late
+        async with fleet["chat"].running():
+            await asyncio.sleep(2 * INTERVAL_S)
+            assert fleet.gpus_of("batch") == GPUS - 4
+    assert all(record.targets[Role.MIXED] == 4 for record in fleet["chat"].log.records)
+
+
+@on_virtual_time
+async def test_a_dry_run_holds_what_it_really_has_and_takes_nothing_from_others():
+    fleet = two(planner__dry_run=True)
+    fleet.load |= {"batch": FLOOD, "chat": FLOOD}
+    fleet["chat"].pools.counts = {Role.MIXED: 3}
+    async with fleet.running():
+        await asyncio.sleep(60.0)
+        assert fleet.gpus_of("batch") == GPUS - 3
+        assert fleet["chat"].log.last.targets == {Role.MIXED: GPUS - 1}
+        entry = fleet.budget.document().deployments[1]
+        assert (entry.dry_run, entry.holds, entry.granted) == (True, 3, GPUS - 1)
+
+
+@on_virtual_time
+async def test_the_smallest_of_the_budgets_stated_holds_and_a_change_acts_at_once():
+    fleet = Fleet({"batch": {}, "chat": {"fleet__gpus": GPUS + 4, "share__priority": 1}})
+    fleet.load["batch"] = FLOOD
+    async with fleet.running():
+        await asyncio.sleep(60.0)
+        assert fleet.all_gpus() == GPUS
+        fleet["chat"].loop.update_settings({"fleet.gpus": 9})
+        await asyncio.sleep(INTERVAL_S + 1.0)
+        assert (fleet.gpus_of("batch"), fleet.gpus_of("chat")) == (6, 3)
+        fleet["batch"].loop.update_settings({"share.priority": 2})
+        await asyncio.sleep(3 * INTERVAL_S)
+        assert (fleet.gpus_of("batch"), fleet.gpus_of("chat")) == (8, 1)
+        with pytest.raises(
+            ConfigError, match=r"9 GPUs do not hold the floors of all deployments \(batch 9, chat 1\)"
+        ):
+            fleet["batch"].loop.update_settings({"share.floor_gpus": 9})
+    assert fleet.most <= GPUS
+
+
+@on_virtual_time
+async def test_the_status_and_the_fleet_say_who_has_what():
+    fleet = two()
+    fleet.load["batch"] = FLOOD
+    async with fleet.running():
+        await asyncio.sleep(60.0)
+        words = "holds 9 of 20 GPUs wanted; 2 went to chat (priority 1)"
+        document = fleet["batch"].status()
+        assert document["fleet"] == {"gpus": GPUS, "wanted": 20, "holds": 9, "granted": 9, "words": words}
+        batch, chat = fleet.budget.document().document()["deployments"]
+        assert (batch["name"], batch["state"], batch["words"]) == ("batch", "running", words)
+        assert (chat["holds"], chat["standing"]["priority"], chat["words"]) == (3, 1, "")
+
+
+@on_virtual_time
+async def test_without_a_budget_nothing_says_a_word_of_it():
+    fleet = two(fleet__gpus=None)
+    fleet.load |= {"batch": FLOOD, "chat": FLOOD}
+    async with fleet.running():
+        await asyncio.sleep(60.0)
+        assert fleet.gpus_of("chat") == 20
+        assert fleet.gpus_of("batch") == GPUS
+        assert "fleet" not in fleet["chat"].status()
+        assert "grant" not in fleet["chat"].log.last.reasons
+
+
+def test_other_policies_cannot_share():
+    with pytest.raises(PlanningError, match=r"fleet.gpus: live, .* planner.policy is reference"):
+        refuse_simulated_only(settings(fleet__gpus=8))
