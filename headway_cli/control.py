@@ -8,6 +8,7 @@ import os
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from http.client import HTTPException
 from typing import Annotated, Any, TypeVar
 from urllib.error import HTTPError, URLError
@@ -51,6 +52,15 @@ class ControlClient:
     def get(self, path: str) -> Any:  # noqa: ANN401 - any JSON
         """The document at a path; CliError names address and fault."""
         return self._ask(Request(self._address(path)))
+
+    def find(self, path: str) -> Any:  # noqa: ANN401 - any JSON
+        """The same; None where the server has no such document."""
+        try:
+            return self.get(path)
+        except CliError as error:
+            if getattr(error.__cause__, "code", None) != HTTPStatus.NOT_FOUND:
+                raise
+            return None
 
     def patch(self, path: str, body: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any JSON
         """The answer to a change."""

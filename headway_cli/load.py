@@ -148,11 +148,11 @@ def run_load(job: LoadJob) -> tuple[dict[str, Any], bool]:
     given = {name: value for name, value in given.items() if value is not None}
     key = os.environ.get(job.options.api_key_env)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        stated = {} if job.options.config else runner.run(fetch_slo(job.url, key))
+        model = job.options.model or runner.run(fetch_models(job.url, key))[0]
+        stated = {} if job.options.config else runner.run(fetch_slo(job.url, model, key))
         config = load_config(
             job.options.config, {f"slo.{name}": value for name, value in stated.items()} | given
         )
-        model = job.options.model or runner.run(fetch_models(job.url, key))[0]
         plan = _plan(job, config, model, key)
         began = datetime.now(UTC)
         tally, interrupted = runner.run(_replay(job, plan))

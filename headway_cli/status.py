@@ -1,7 +1,9 @@
 """`headway status` and `page`: what the status document says, and its pools and latencies as tables."""
 
 import webbrowser
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from json import dumps
 from time import sleep
 from typing import Annotated
@@ -12,15 +14,15 @@ from rich.live import Live
 from rich.text import Text
 
 from headway.planning import Role
-from headway.planning.documents import PoolStatus, StatusDocument
+from headway.planning.documents import FleetInShort, PoolStatus, StatusDocument, VerdictFigures
 from headway.planning.records import ClassFigures, LatencyFigures, MeasuredFigures, SloFigures
-from headway.words import milliseconds, percent, shown
+from headway.words import milliseconds, percent, plural, shown
 from headway_cli.control import KEY_VARIABLE, ControlClient, KeyVariable, UrlOption, client, parse
 from headway_cli.errors import CliError
-from headway_cli.flags import switch
+from headway_cli.flags import argument, switch
 from headway_cli.terminal import bold, console, table
 
-PATH = "/v1/control/status"
+PATH, FLEET_PATH = "/v1/control/status", "/v1/fleet"
 PERIOD_S = 1.0
 UNWELL = 1
 """Exit code of `--check` where somebody should look."""
@@ -29,6 +31,9 @@ COUNTS = ("desired", "starting", "ready", "draining", "running", "waiting")
 
 
 def status(
+    name: Annotated[
+        str | None, argument("[NAME]", "One deployment of a fleet; default: all of them in short.")
+    ] = None,
     *,
     url: UrlOption = None,
     api_key_env: KeyVariable = KEY_VARIABLE,
@@ -40,24 +45,42 @@ def status(
 ) -> int:
     """Show a running deployment: its health, pools, SLO attainment, the last decision and why."""
     server = client(url, api_key_env)
+    if name is not None:
+        server = replace(server, url=f"{server.url.rstrip('/')}/deployments/{name}")
+    path = PATH if name is not None or server.find(FLEET_PATH) is None else FLEET_PATH
     if json:
-        print(dumps(server.get(PATH), indent=1))
+        print(dumps(server.get(path), indent=1))
         return 0
     if check:
-        return _checked(read_status(server))
-    view = status_view(read_status(server), server.url)
+        return _checked(read_status(server) if path == PATH else read_fleet(server))
+    show = partial(_shown, server, path)
+    view = show()
     if watch:
-        _watch(server)
+        _watch(show)
     else:
         console().print(view)
     return 0
 
 
-def _checked(document: StatusDocument) -> int:
-    if document.verdict is None:
-        raise CliError("the server reports no health: it runs an older version")
-    print(document.verdict.text)
-    return 0 if document.verdict.well else UNWELL
+def _shown(server: ControlClient, path: str) -> RenderableType:
+    if path == PATH:
+        return status_view(read_status(server), server.url)
+    return fleet_view(read_fleet(server), server.url)
+
+
+def _checked(document: StatusDocument | FleetInShort) -> int:
+    if isinstance(document, FleetInShort):
+        return max(
+            (_checked_one(each.verdict, f"{each.deployment}: ") for each in document.deployments), default=0
+        )
+    return _checked_one(document.verdict)
+
+
+def _checked_one(verdict: VerdictFigures | None, name: str = "") -> int:
+    if verdict is None:
+        raise CliError(f"{name}the server reports no health: it runs an older version, or no planner answers")
+    print(f"{name}{verdict.text}")
+    return 0 if verdict.well else UNWELL
 
 
 def page(*, url: UrlOption = None, api_key_env: KeyVariable = KEY_VARIABLE) -> None:
@@ -76,11 +99,16 @@ def read_status(server: ControlClient) -> StatusDocument:
     return parse(StatusDocument, server.get(PATH), server, PATH)
 
 
-def _watch(server: ControlClient) -> None:
+def read_fleet(server: ControlClient) -> FleetInShort:
+    """All deployments of a fleet."""
+    return parse(FleetInShort, server.get(FLEET_PATH), server, FLEET_PATH)
+
+
+def _watch(show: Callable[[], RenderableType]) -> None:
     with Live(console=console(), auto_refresh=False) as live:
         while True:
             try:
-                view = status_view(read_status(server), server.url)
+                view = show()
             except CliError as error:  # a server that restarts is watched on
                 view = Text(str(error), style="bold red")
             live.update(view, refresh=True)
@@ -100,6 +128,36 @@ def status_view(document: StatusDocument, url: str) -> RenderableType:
         lines.append(Text(f"{name:<{margin}}{fact.text}", style="" if fact.ok else "bold red"))
         before = fact.name
     return Group(*lines, pool_table(document.pools), *latency_tables(document))
+
+
+FLEET_HEAD = ("deployment", "state", "requests/s", "within SLO", "replicas", "GPUs", "wants")
+
+
+def fleet_view(fleet: FleetInShort, url: str) -> RenderableType:
+    """A line for each deployment, and what it lacks of the common budget."""
+    rows = [
+        (
+            each.deployment,
+            each.verdict.state if each.verdict else each.planner or "unknown",
+            shown(each.requests_per_s),
+            percent(each.attainment),
+            ", ".join(
+                f"{role} {shown(pool.ready)} of {shown(pool.desired)}" for role, pool in each.pools.items()
+            ),
+            shown(each.budget.holds if each.budget else None),
+            shown(each.budget.wanted if each.budget else None),
+        )
+        for each in fleet.deployments
+    ]
+    holds = sum(each.budget.holds for each in fleet.deployments if each.budget)
+    budget = "" if fleet.gpus is None else f", {holds} of {plural(fleet.gpus, 'GPU')} held"
+    lacks = [
+        f"{each.deployment} {each.budget.words}"
+        for each in fleet.deployments
+        if each.budget and each.budget.words
+    ]
+    head = bold(f"{plural(len(fleet.deployments), 'deployment')} at {url}{budget}")
+    return Group(head, table(FLEET_HEAD, rows, names=2), *map(Text, lacks))
 
 
 def pool_table(pools: Mapping[Role, PoolStatus]) -> RenderableType:

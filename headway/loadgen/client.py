@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from json import loads
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 
@@ -199,10 +200,16 @@ async def fetch_models(url: str, api_key: str | None = None) -> list[str]:
     return _ids(address, text)
 
 
-async def fetch_slo(url: str, api_key: str | None = None) -> Mapping[str, float]:
-    """What a server of Headway's promises: `ttft_ms`, `itl_ms`, `attainment`; nothing where none is told."""
+async def fetch_slo(url: str, model: str, api_key: str | None = None) -> Mapping[str, float]:
+    """What a server of Headway's promises for a model: `ttft_ms`, `itl_ms`, `attainment`; nothing where none
+    is told.
+    """
+    place = base_url(url)
     try:
-        status, text = await _asked(f"{base_url(url)}/v1/control/status", api_key)
+        status, text = await _asked(f"{place}/v1/models/{quote(model, safe='')}", api_key)
+        if status == OK and (deployment := loads(text).get("deployment")):
+            place = f"{place}/deployments/{deployment}"
+        status, text = await _asked(f"{place}/v1/control/status", api_key)
         told = loads(text)["slo"] if status == OK else {}
         return {name: float(told[name]) for name in ("ttft_ms", "itl_ms", "attainment") if told.get(name)}
     except (TimeoutError, aiohttp.ClientError, OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -343,6 +343,30 @@ class FleetDocument(Document):
     deployments: tuple[FleetEntry, ...] = ()
 
 
+class DeploymentInShort(Document):
+    """A deployment in a line: the state of its `planner`, null while it does not answer, requests of the last
+    interval and the share of them within their SLO, of which `promised` is the target.
+    """
+
+    deployment: str
+    model: str
+    verdict: VerdictFigures | None = None
+    planner: str | None = None
+    pools: Mapping[Role, PoolStatus] = {}
+    requests_per_s: float | None = None
+    attainment: float | None = None
+    promised: float | None = None
+    in_flight: int = 0
+    budget: FleetEntry | None = None
+
+
+class FleetInShort(Document):
+    """The answer of `GET /v1/fleet`; `gpus` is the common budget, null without one."""
+
+    gpus: int | None = None
+    deployments: tuple[DeploymentInShort, ...] = ()
+
+
 class RestartFigures(Document):
     """How often a component restarted or lost a replica, and when last."""
 

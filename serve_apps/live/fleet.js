@@ -62,7 +62,7 @@ function table(all) {
   const rank = (each) => [well(each) ? 1 : 0, missed(each) ? 0 : 1, -held(each)];
   const found = all.filter((each) => `${each.deployment} ${each.model} ${state(each)}`.toLowerCase().includes(wanted))
     .sort((one, other) => { const [a, b] = [rank(one), rank(other)]; const at = a.findIndex((value, place) => value !== b[place]); return at < 0 ? one.deployment.localeCompare(other.deployment) : a[at] - b[at]; });
-  byId("list").replaceChildren(...found.map((each) => {
+  byId("rows").replaceChildren(...found.map((each) => {
     const row = make("tr"), link = make("a", each.deployment); link.href = `deployments/${each.deployment}/`;
     const name = make("td"); name.append(link);
     const badge = make("td", state(each), well(each) ? "" : "bad"); if (each.verdict) badge.title = each.verdict.text;

@@ -124,6 +124,7 @@ class Control:
     traces: list[dict[str, Any]] = field(default_factory=lambda: [{"request_id": f"r{n}"} for n in range(30)])
     profile: dict[str, Any] = field(default_factory=dict)
     advice: dict[str, Any] = field(default_factory=dict)
+    fleet: dict[str, Any] | None = None
     asked: list[str] = field(default_factory=list)
     patches: list[Any] = field(default_factory=list)
     authorisations: list[str | None] = field(default_factory=list)
@@ -133,7 +134,7 @@ class Control:
     def answer(self, method: str, address: str, body: bytes) -> tuple[int, Any]:
         if self.refuse is not None:
             return self.refuse[0], {"error": {"message": self.refuse[1]}}
-        parts = urlsplit(address)
+        parts = urlsplit(address.replace("/deployments/chat", ""))
         if method == "PATCH":
             self.patches.append(loads(body))
             return 200, loads(body)
@@ -142,6 +143,7 @@ class Control:
             "/v1/control/status": worded(self.status),
             "/v1/control/profile": self.profile,
             "/v1/control/advice": self.advice,
+            **({} if self.fleet is None else {"/v1/fleet": self.fleet}),
         }
         if parts.path in whole:
             return 200, whole[parts.path]

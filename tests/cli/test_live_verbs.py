@@ -197,6 +197,64 @@ def test_what_is_not_there_has_no_line() -> None:
     assert "all healthy" not in shown(components=ILL)
 
 
+FLEET = {
+    "gpus": 6,
+    "deployments": [
+        {
+            "deployment": "chat",
+            "model": "llama-3.1-8b",
+            "verdict": {"state": "keeping", "text": "Keeps its promise", "well": True},
+            "planner": "running",
+            "pools": {"mixed": {"ready": 2, "desired": 3}},
+            "requests_per_s": 1.25,
+            "attainment": 0.995,
+            "promised": 0.99,
+            "budget": {
+                "name": "chat",
+                "model": "llama-3.1-8b",
+                "state": "running",
+                "wanted": 4,
+                "holds": 3,
+                "granted": 3,
+                "words": "holds 3 of 4 GPUs wanted; 1 went to code (floor)",
+            },
+        },
+        {"deployment": "code", "model": "codestral"},
+    ],
+}
+
+
+def test_status_of_a_fleet_has_a_line_for_each_deployment(
+    control: Control, capsys: pytest.CaptureFixture[str]
+) -> None:
+    control.fleet = FLEET
+    lines = [line.strip() for line in headway(capsys, "status", "--url", control.url).out.splitlines()]
+
+    assert lines[0] == f"2 deployments at {control.url}, 3 of 6 GPUs held"
+    chat = next(line.split() for line in lines if line.startswith("chat"))
+    assert " ".join(chat) == "chat keeping 1.25 99.5 % mixed 2 of 3 3 4"
+    assert any(line.split()[:2] == ["code", "unknown"] for line in lines)
+    assert lines[-1] == "chat holds 3 of 4 GPUs wanted; 1 went to code (floor)"
+
+
+def test_status_of_one_deployment_of_a_fleet(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
+    control.fleet = FLEET
+    ended = headway(capsys, "status", "chat", "--url", control.url)
+
+    assert ended.out.startswith(f"{control.status['model']} at {control.url}/deployments/chat\n")
+
+
+def test_the_health_of_a_fleet_is_that_of_its_worst(
+    control: Control, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chat = FLEET["deployments"][0]
+    burning = {**chat, "deployment": "code", "verdict": {"state": "burning", "text": "Misses", "well": False}}
+    control.fleet = {**FLEET, "deployments": [chat, burning]}
+    ended = headway(capsys, "status", "--check", "--url", control.url)
+
+    assert (ended.code, ended.out) == (1, "chat: Keeps its promise\ncode: Misses\n")
+
+
 def test_status_before_anything_is_known() -> None:
     nothing = dict.fromkeys(("mean", "p50", "p95", "p99", "count"))
     said = shown(
@@ -266,7 +324,7 @@ def test_the_address_and_key_of_the_environment(
     monkeypatch.setenv("OTHER_KEY", "other")
     assert headway(capsys, "status").code == 0
     assert headway(capsys, "status", "--api-key-env", "OTHER_KEY").code == 0
-    assert control.authorisations == ["Bearer secret", "Bearer other"]
+    assert list(dict.fromkeys(control.authorisations)) == ["Bearer secret", "Bearer other"]
 
 
 @pytest.mark.parametrize("verb", ["status", "decisions", "offload-traces", "set"])
