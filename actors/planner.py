@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from actors.applications import applications
+from actors.collector.pages import gateways_of
 from actors.connectors import make_connector
 from actors.connectors.drift import drift_aware
 from actors.planning.advice import LiveAdvice
@@ -20,7 +21,7 @@ from actors.planning.context import ControlActors, PlannerContext
 from actors.planning.host_faults import HostWatch
 from actors.planning.log import DecisionLog
 from actors.planning.loop import PlannerLoop
-from actors.planning.part_watch import PartWatch
+from actors.planning.part_watch import ANSWER_WITHIN_S, PartWatch
 from actors.planning.settings import (
     CONFIGURATION,
     SETTINGS,
@@ -75,8 +76,9 @@ class Planner:
         started = self._store.get(STARTED) is not None
         self._loop = PlannerLoop(context, resume=started)
         self._task: asyncio.Task[None] | None = None
-        self._hosts = HostWatch(application)
-        self._parts = PartWatch(application, lambda: self._hosts.parts)
+        self._hosts = HostWatch(application, config.fleet.application)
+        gateways = gateways_of(config, application, ANSWER_WITHIN_S)
+        self._parts = PartWatch(gateways, lambda: self._hosts.parts)
         self._watching = asyncio.gather(self._hosts.run(), self._parts.run())
         if started:
             self._begin()

@@ -20,6 +20,7 @@ from headway.workload import open_trace
 from headway_cli.cluster import stop_signals, wait_for
 from headway_cli.control import ControlClient
 from headway_cli.decisions import DecisionLog
+from headway_cli.demo_fleet import run_fleet_demo
 from headway_cli.demo_plan import DemoPlan, make_demo_plan, write_load
 from headway_cli.demo_record import DemoResult, History, Moment, live_report, read_pools
 from headway_cli.demo_view import DemoView, print_plan, print_summary
@@ -44,7 +45,8 @@ SETTLED_WITHIN_S = 25.0
 
 def demo(
     *,
-    output: Annotated[str, option("FILE", "Where the page goes.")] = "out/demo.html",
+    fleet: Annotated[bool, switch("--fleet", "Six models on one budget of GPUs, by one gateway.")] = False,
+    output: Annotated[str, option("FILE", "Where the page goes; --fleet makes none.")] = "out/demo.html",
     duration: Annotated[float, option("S", "Seconds of load, live.", min=30.0, max=86400.0)] = DURATION_S,
     prefill_speed: PrefillSpeed = None,
     decode_speed: DecodeSpeed = None,
@@ -52,6 +54,11 @@ def demo(
 ) -> None:
     """Run everything on a local Ray with simulated engines, and watch replica counts follow a load."""
     engines = speed_overrides(prefill_speed, decode_speed)
+    if fleet:
+        if prefill_speed is not None or decode_speed is not None:
+            raise CliError("--fleet: its engines have the speed of their profile")
+        run_fleet_demo(duration, keep=keep)
+        return
     # Only the default's own folder is made: a path that the user named must exist.
     if Path(output).parent == Path("out"):
         Path("out").mkdir(exist_ok=True)

@@ -277,14 +277,14 @@ class ServePages:
     by_process = True
 
     def __init__(self, application: str, timeout_s: float, of: str = "") -> None:
-        self._application, self._timeout_s = application, timeout_s
+        self.application, self._timeout_s = application, timeout_s
         self._named = {"of": of} if of else {}
         self._handle: Any = None
 
     @property
     def place(self) -> str:
         """Serve's names for them."""
-        return f"{self._application}/{GATEWAY}"
+        return f"{self.application}/{GATEWAY}"
 
     async def metrics(self) -> Answers:
         """A replica's id names its process."""
@@ -305,7 +305,7 @@ class ServePages:
         try:
             if self._handle is None:
                 async with asyncio.timeout(self._timeout_s):
-                    self._handle = await asyncio.to_thread(serve_handle, self._application)
+                    self._handle = await asyncio.to_thread(serve_handle, self.application)
             answers, faults = await ask_all(
                 self._handle, method, *args, timeout_s=self._timeout_s, **self._named
             )

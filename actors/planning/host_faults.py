@@ -156,11 +156,15 @@ def _reason(cause: Any) -> str:  # noqa: ANN401 - a message of Ray's
 class HostWatch:
     """Looks after the hosts, and parts of `application` that die, until it is cancelled.
 
-    `clock` gives Unix seconds.
+    `front` is the application of its gateway, empty where that is its own. `clock` gives Unix seconds.
     """
 
-    def __init__(self, application: str, clock: Callable[[], float] = time.time) -> None:
-        self._application, self._clock, self._faults = application, clock, HostFaults()
+    def __init__(self, application: str, front: str = "", clock: Callable[[], float] = time.time) -> None:
+        self._applications, self._clock, self._faults = (
+            (application, front or application),
+            clock,
+            HostFaults(),
+        )
         self._restarts: Mapping[str, RestartFigures] = {}
         self.parts: frozenset[str] = frozenset()
         """Those that ran when Ray said so last."""
@@ -185,7 +189,7 @@ class HostWatch:
             began_s = self._clock()
             try:
                 if asking is None:
-                    asking = loop.run_in_executor(self._thread, _looked, self._application)
+                    asking = loop.run_in_executor(self._thread, _looked, *self._applications)
                 await asyncio.wait({asking}, timeout=ASK_S)
                 if asking.done():
                     (nodes, self._restarts, self.parts), self._away_since_s = asking.result(), None
@@ -208,10 +212,11 @@ class _Node:
 _Look = tuple[Sequence[_Node], Mapping[str, RestartFigures], frozenset[str]]
 
 
-def _looked(application: str) -> _Look:
+def _looked(application: str, front: str) -> _Look:
     """All nodes that Ray knows, with their named actors, restarts, parts; blocks while it asks the GCS."""
     known = compat_ray.actors_table()
-    return _nodes(known), restarts(known.values(), application), parts(known.values(), application)
+    restarted = {**restarts(known.values(), front), **restarts(known.values(), application)}
+    return _nodes(known), restarted, parts(known.values(), front)
 
 
 def _nodes(actors: Mapping[str, Any]) -> Sequence[_Node]:

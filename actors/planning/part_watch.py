@@ -24,11 +24,10 @@ PERIOD_S, ANSWER_WITHIN_S = 1.0, 5.0
 
 
 class PartWatch:
-    """Looks until cancelled. `alive` gives the parts that run (`host_faults.parts`)."""
+    """Looks until cancelled. `alive` gives the parts that run (`host_faults.parts`), `gateways` asks them."""
 
-    def __init__(self, application: str, alive: Callable[[], Collection[str]]) -> None:
-        self._application, self._alive, self._clock = application, alive, time.monotonic
-        self._gateways = ServePages(application, ANSWER_WITHIN_S)
+    def __init__(self, gateways: ServePages, alive: Callable[[], Collection[str]]) -> None:
+        self._gateways, self._alive, self._clock = gateways, alive, time.monotonic
         self._watch = Watch()
         self._actors: dict[str, NamedActor] = {}
         self._engines: dict[str, list[Silence]] = {}
@@ -79,7 +78,7 @@ class PartWatch:
     def _named(self, part: str) -> NamedActor:
         if "#" not in part:
             return NamedActor(part)
-        return NamedActor(f"{REPLICA}{self._application}#{part}", SERVE_NAMESPACE)
+        return NamedActor(f"{REPLICA}{self._gateways.application}#{part}", SERVE_NAMESPACE)
 
     async def _all_gateways(self) -> None:
         with suppress(SourceDownError):
