@@ -184,11 +184,18 @@ def _leave(store: Store, known: Mapping[str, Served], rest: Mapping[str, Served]
     if not rest:
         _end(running())
         return
+    kept = {_router(each) for each in rest.values()}
     for name in known.keys() - rest.keys():
-        for host in names.HOSTS & set(running()):
+        router, there = _router(known[name]), set(running())
+        for host in (names.HOSTS | ({router} & kept)) & there:
             if (actor := names.find_actor(host)) is not None:
                 _call(actor, "remove", host, name)
-        _end(tuple(each for each in running() if each == names.router(known[name].model)))
+        if router not in kept:
+            _end(tuple({router} & there))
+
+
+def _router(served: Served) -> str:
+    return names.router_of(HeadwayConfig.model_validate_json(served.settings))
 
 
 def _names(config: HeadwayConfig, *, routes: bool) -> tuple[str, ...]:
@@ -210,7 +217,7 @@ def _bring_up(config: HeadwayConfig, application: str, *, routes: bool) -> None:
     actors = _create(config, settings, application, routes=routes)
     for name, actor in actors.items():
         _call(actor, names.READY, name)
-        if name in names.HOSTS:
+        if names.hosts(name):
             _call(actor, "add", name, application, settings)
     _call(actors[names.PLANNER], "configure", names.PLANNER, settings, application=application)
     _call(actors[names.PLANNER], "start", names.PLANNER, application=application)

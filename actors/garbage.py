@@ -20,6 +20,27 @@ requests a second fail, cycles of some 80 MB have gathered by then."""
 NEVER = 2**31 - 1
 
 
+class SharedCollecting:
+    """The same for parts of one process that come and go, each with its requests in flight."""
+
+    def __init__(self) -> None:
+        self._parts: dict[object, Callable[[], int]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def join(self, part: object, in_flight: Callable[[], int]) -> None:
+        """Count those of this part, too; on the event loop of all."""
+        self._parts[part] = in_flight
+        if self._task is None:
+            self._task = asyncio.create_task(collect_when_quiet(self._in_flight))
+
+    def leave(self, part: object) -> None:
+        """Count its no more."""
+        del self._parts[part]
+
+    def _in_flight(self) -> int:
+        return sum(count() for count in self._parts.values())
+
+
 async def collect_when_quiet(in_flight: Callable[[], int]) -> None:
     """Until it is cancelled, do the full collections of a process with so many requests in flight."""
     young, middle, old = gc.get_threshold()

@@ -24,6 +24,8 @@ AGAIN_S = 10.0
 
 Make = Callable[[str, str, Store], Any]
 """Settings as JSON, an application and its store → its part."""
+Mine = Callable[[str], bool]
+"""Whether an application with these settings has its part here."""
 
 logger = logging.getLogger(__name__)
 
@@ -31,12 +33,12 @@ logger = logging.getLogger(__name__)
 class Parts:
     """The parts of one kind."""
 
-    def __init__(self, kind: str, make: Make, known: Mapping[str, str]) -> None:
+    def __init__(self, kind: str, make: Make, known: Mapping[str, str], mine: Mine) -> None:
         """`known` has settings by application, for a store that has none. Raises what `make` raises."""
         self._kind, self._make, self._making = kind, make, Lock()
         self._parts: dict[str, Any] = {}
         self._first, self._tried_s = "", dict[str, float]()
-        served = _settings()
+        served = {name: settings for name, settings in _settings().items() if mine(settings)}
         for application, settings in (served or known).items():
             if len(served) < 2:
                 self.add(application, settings)
@@ -81,7 +83,7 @@ def _settings() -> dict[str, str]:
     return {name: each.settings for name, each in applications(InternalKvStore()).items()}
 
 
-def hosting(kind: type, make: Make) -> type:
+def hosting(kind: type, make: Make, mine: Mine = lambda _: True) -> type:
     """The class of the actor; its constructor takes `known` as `Parts` does.
 
     With a coroutine among the methods of `kind` all parts share one event loop, else they share threads.
@@ -89,14 +91,15 @@ def hosting(kind: type, make: Make) -> type:
     methods = {name: each for name, each in inspect.getmembers(kind, inspect.isfunction) if name[0] != "_"}
     on_loop = any(inspect.iscoroutinefunction(each) for each in methods.values())
     host: dict[str, Any] = {name: _forward(name, each, on_loop=on_loop) for name, each in methods.items()}
-    return type(kind.__name__, (_LoopHost if on_loop else _ThreadHost,), {**host, "make": make})
+    return type(kind.__name__, (_LoopHost if on_loop else _ThreadHost,), {**host, "make": make, "mine": mine})
 
 
 class _ThreadHost:
     make: Make
+    mine: Mine
 
     def __init__(self, known: Mapping[str, str]) -> None:
-        self.parts = Parts(type(self).__name__, type(self).make, known)
+        self.parts = Parts(type(self).__name__, type(self).make, known, type(self).mine)
 
     def add(self, application: str, settings: str) -> None:
         """Have a part of an application, made of these settings if there is none."""
@@ -109,9 +112,10 @@ class _ThreadHost:
 
 class _LoopHost:
     make: Make
+    mine: Mine
 
     async def __init__(self, known: Mapping[str, str]) -> None:  # type: ignore[misc] # Ray awaits it
-        self.parts = Parts(type(self).__name__, type(self).make, known)
+        self.parts = Parts(type(self).__name__, type(self).make, known, type(self).mine)
 
     async def add(self, application: str, settings: str) -> None:
         """Have a part of an application, made of these settings if there is none."""

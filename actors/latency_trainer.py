@@ -29,11 +29,11 @@ logger = logging.getLogger(__name__)
 class LatencyTrainer:
     """The trainer of one model's router. Made within a running event loop."""
 
-    def __init__(self, config_json: str) -> None:
+    def __init__(self, config_json: str, application: str = "") -> None:
         config = HeadwayConfig.model_validate_json(config_json)
         self._settings = config.routing.prediction
         self._training = Training(self._settings)
-        self._router = NamedActor(names.router(config.model))
+        self._router = NamedActor(names.router_of(config), application=application)
         self._epoch: str | None = None
         self._basis: int | None = None
         self._version: tuple[int, ...] = ()

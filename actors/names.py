@@ -13,9 +13,12 @@ Ray's own retries are off here: they would start a call again with its full time
 """
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actors.hosts import on_head
+
+if TYPE_CHECKING:
+    from headway.config import HeadwayConfig
 
 NAMESPACE = "headway"
 
@@ -30,7 +33,7 @@ GATEWAY, CONTROL_PLANE = "Gateway", "ControlPlane"
 """The deployments of a Serve application that are its gateway, and that keep its actors."""
 
 ROUTER_PREFIX = "Router:"
-"""Routers are named after the model whose requests they route: one shard a model."""
+"""Routers are named after the model whose requests they route, or the fleet: one shard each."""
 
 ACTORS = (
     METRIC_COLLECTOR,
@@ -45,15 +48,25 @@ ACTORS = (
 
 
 HOSTS = frozenset(ACTORS) - {VIRTUAL_CONNECTOR_CLIENT}
-"""Those that have a part for each application."""
+"""Those that have a part for each application; so have routers, for those of a fleet."""
 
 READY = "__ray_ready__"
 """A method of every actor, which answers as soon as its loop or one of its threads is free."""
 
 
-def router(model: str) -> str:
-    """The name of a model's router."""
-    return ROUTER_PREFIX + model
+def router(of: str) -> str:
+    """The name of the router of a model, or of a fleet."""
+    return ROUTER_PREFIX + of
+
+
+def router_of(config: "HeadwayConfig") -> str:
+    """The name of the actor that routes requests by these settings: of the model, or of all of a fleet."""
+    return router((not config.routing.own_process and config.fleet.application) or config.model)
+
+
+def hosts(name: str) -> bool:
+    """True for an actor that has a part for each application that it serves."""
+    return name in HOSTS or name.startswith(ROUTER_PREFIX)
 
 
 def detached(name: str) -> dict[str, Any]:
@@ -115,7 +128,7 @@ class NamedActor:
     def __init__(self, name: str, namespace: str = NAMESPACE, application: str = "") -> None:
         self.name = name
         self._namespace = namespace
-        self._whose = {"application": application} if application and name in HOSTS else {}
+        self._whose = {"application": application} if application and hosts(name) else {}
         self._handle: Any = None
 
     async def call(self, method: str, *args: object, timeout_s: float) -> Any:  # noqa: ANN401

@@ -1,11 +1,12 @@
 """The actor that routes: `headway.routing.Router` with a clock, a timer and several gateways.
 
-Named after the model, so that several models in one cluster have a router each. It follows the planner's SLO
-(`actors.planning.settings`), to which requests without one are held, and the Interpolator's performance model
-(`performance_model`); until that answers it goes by the profiles as measured. The actor keeps nothing in
-the store: after a crash it has its requests from gateways and replicas (`routing.gateway_sessions`), and its
-corrections from the Interpolator. Times are those of this process' monotonic clock. Where gateways started it
-and no control plane runs, it ends by itself some time after the last of them.
+Named after the model, or after the fleet, of which it has a part for each deployment (`actors.hosting`). It
+follows the planner's SLO (`actors.planning.settings`), to which requests without one are held, and the
+Interpolator's performance model (`performance_model`); until that answers it goes by the profiles as
+measured. It keeps nothing in the store: after a crash it has its requests from gateways and replicas
+(`routing.gateway_sessions`), and its corrections from the Interpolator. Times are those of this process'
+monotonic clock. Where gateways started it and no control plane runs, it ends by itself some time after the
+last of them.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from math import inf, isfinite
 from typing import Any
 
@@ -23,7 +24,7 @@ import ray
 
 from actors import names
 from actors.applications import ApplicationStore
-from actors.garbage import collect_when_quiet
+from actors.garbage import SharedCollecting
 from actors.names import NamedActor
 from actors.performance_model import ModelFollower, load_profiles, own_profile
 from actors.planning.settings import follow_slo
@@ -55,9 +56,9 @@ logger = logging.getLogger(__name__)
 
 
 class Router:
-    """The router of one model."""
+    """The router of one model. Made within a running event loop."""
 
-    async def __init__(self, config_json: str, application: str = "") -> None:  # type: ignore[misc] # Ray awaits it
+    def __init__(self, config_json: str, application: str = "") -> None:
         config = HeadwayConfig.model_validate_json(config_json)
         self._config = config
         profiles = load_profiles(config)
@@ -78,7 +79,16 @@ class Router:
         self._following = asyncio.create_task(self._model.run())
         self._leaving = asyncio.create_task(self._leave_when_forsaken())
         router = self._router
-        self._collecting = asyncio.create_task(collect_when_quiet(lambda: router.queued + router.running))
+        _collecting().join(self, lambda: router.queued + router.running)
+
+    async def close(self) -> None:
+        """Route no more; gateways that are connected are cut off."""
+        for task in (self._slo, self._following, self._leaving):
+            task.cancel()
+        _collecting().leave(self)
+        await self._connections.close()
+        if self._timer is not None:
+            self._timer.cancel()
 
     async def address(self) -> Address:
         """Where gateways connect to, and their secret (`GatewayConnections`)."""
@@ -136,7 +146,7 @@ class Router:
             if len(self._sessions.gateways):
                 spoken_s = time.monotonic()
             elif time.monotonic() - spoken_s > FORSAKEN_S:
-                await asyncio.to_thread(_end_routing, names.router(self._config.model))
+                await asyncio.to_thread(_end_routing, names.router_of(self._config))
 
     def _use_slo(self, ttft_s: float, itl_s: float) -> None:
         self._router.use_slo(RequestSlo(ttft_s=ttft_s, tpot_s=itl_s))
@@ -158,6 +168,12 @@ class Router:
             self._timer.cancel()
         self._timer_s = due_s
         self._timer = asyncio.get_running_loop().call_later(due_s - now_s, self._expire)
+
+
+@cache
+def _collecting() -> SharedCollecting:
+    """Of all routers of this process."""
+    return SharedCollecting()
 
 
 class GatewayConnections:

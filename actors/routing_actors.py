@@ -3,6 +3,7 @@
 The three simplest profiles need no common state: a gateway places by itself, and saves a hop.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from actors import names
@@ -37,28 +38,31 @@ def needs_router(config: HeadwayConfig) -> bool:
 def routing_actors(config: HeadwayConfig) -> tuple[str, ...]:
     """Names of the actors that routing has: the router, and the trainer where predictions are learned."""
     trainer = (names.LATENCY_TRAINER,) if config.routing.prediction.learn else ()
-    return (names.router(config.model), *trainer)
+    return (names.router_of(config), *trainer)
 
 
-def start_routing(config: HeadwayConfig, application: str = "headway") -> dict[str, Any]:
+def start_routing(config: HeadwayConfig, application: str = "") -> dict[str, Any]:
     """Handles of the `routing_actors` by name; those that run already are found."""
     from actors.hosting import hosting
     from actors.latency_trainer import LatencyTrainer
     from actors.router import Router
 
+    def routed_by(settings: str) -> bool:
+        return names.router_of(HeadwayConfig.model_validate_json(settings)) == router
+
     # The actors do not need the API keys.
     settings = config.model_dump_json(exclude={"gateway": {"api_keys"}})
     router, *trainers = routing_actors(config)
     # A call of a router that died is not repeated: the gateways begin a new session instead.
-    handles = {router: names.start_actor(Router, router, settings, application, max_task_retries=0)}
-    kind = hosting(LatencyTrainer, _trainer)
-    return handles | {name: names.start_actor(kind, name, {application: settings}) for name in trainers}
+    known = {application: settings}
+    routing = hosting(Router, _without_store(Router), routed_by)
+    handles = {router: names.start_actor(routing, router, known, max_task_retries=0)}
+    kind = hosting(LatencyTrainer, _without_store(LatencyTrainer))
+    return handles | {name: names.start_actor(kind, name, known) for name in trainers}
 
 
-def _trainer(settings: str, _: str, __: Store) -> Any:  # noqa: ANN401 - a LatencyTrainer
-    from actors.latency_trainer import LatencyTrainer
-
-    return LatencyTrainer(settings)
+def _without_store(kind: Callable[[str, str], Any]) -> Callable[[str, str, Store], Any]:
+    return lambda settings, application, _: kind(settings, application)
 
 
 def _is_stateless(config: HeadwayConfig) -> bool:

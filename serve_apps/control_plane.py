@@ -175,7 +175,7 @@ class ActorScaling:
 def the_control_plane(config: HeadwayConfig, application: str, *, routes: bool = True) -> ActorControlPlane:
     """The control plane of that application; `routes` as it was started."""
     routing = routing_actors(config) if routes and needs_router(config) else ()
-    return ActorControlPlane(names.router(config.model), routing, application=application)
+    return ActorControlPlane(names.router_of(config), routing, application=application)
 
 
 def the_scaling(config: HeadwayConfig, application: str) -> ActorScaling | None:

@@ -188,6 +188,9 @@ class RoutingSettings(Settings):
     requests without a key."""
     default_critical: bool = False
     """Live: whether a request that says nothing of it is critical."""
+    own_process: bool = False
+    """Live: of a fleet, whether the router of this deployment has a process of its own, for a model with more
+    than some hundred requests a second."""
     call_timeout_ms: PositiveFloat = 250.0
     """Live: milliseconds after which a gateway places a request by itself."""
 

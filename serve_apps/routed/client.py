@@ -266,7 +266,7 @@ class ActorAddress:
     this gateway, so it is started again only after `MISSED_S`.
     """
 
-    def __init__(self, config: HeadwayConfig, application: str = "headway") -> None:
+    def __init__(self, config: HeadwayConfig, application: str = "") -> None:
         self._config, self._application = config, application
         self._again_s: float | None = 0.0
         """The time from which a missing router is started; None while there is one."""
@@ -275,7 +275,7 @@ class ActorAddress:
         """Where it listens, and the secret."""
         try:
             actor = await asyncio.to_thread(self._look_up)
-            address: Address = await actor.address.remote()
+            address: Address = await actor.address.remote(application=self._application)
         except (RayError, ConnectionError, ValueError) as error:
             lines = str(error).strip().splitlines()
             raise Unreachable(lines[0] if lines else type(error).__name__) from error
@@ -283,12 +283,12 @@ class ActorAddress:
 
     def _look_up(self) -> Any:  # noqa: ANN401 - an actor handle
         try:
-            actor = ray.get_actor(names.router(self._config.model), namespace=names.NAMESPACE)
+            actor = ray.get_actor(names.router_of(self._config), namespace=names.NAMESPACE)
         except ValueError:
             if self._again_s is None:
                 self._again_s = time.monotonic() + MISSED_S
             if time.monotonic() < self._again_s:
                 raise
-            actor = start_routing(self._config, self._application)[names.router(self._config.model)]
+            actor = start_routing(self._config, self._application)[names.router_of(self._config)]
         self._again_s = None
         return actor

@@ -158,7 +158,7 @@ async def trained_for(router: SlowRouter | MovingRouter, rounds: int) -> Latency
     """A trainer of that router, once the router has been asked for samples so often."""
     trainer = LatencyTrainer.__new__(LatencyTrainer)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(latency_trainer, "NamedActor", lambda _: router)
+        patch.setattr(latency_trainer, "NamedActor", lambda _, application: router)
         settings = load_config(None, {"routing.prediction.retrain_interval_s": 1e-9})
         LatencyTrainer.__init__(trainer, settings.model_dump_json())
     async with asyncio.timeout(PATIENCE_S):

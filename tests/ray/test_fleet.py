@@ -19,6 +19,7 @@ from tests.ray.clusters import replicas, running_replicas, wait_until
 from tests.ray.live_system import LiveSystem, kill_nine
 
 FLEET, KEY = "models", "-"
+ROUTER = names.router(FLEET)
 COMMON = {
     "engine": {"profile": "llama-3.1-8b_h100_tp1", "time_scale": 0.05, "start_up_s": 0.5},
     "slo": {"ttft_ms": 4000, "itl_ms": 136},
@@ -121,12 +122,13 @@ def test_what_changes_touches_no_other(fleet: Fleet) -> None:
     assert [each["pid"] for each in replicas(FLEET, "Gateway")] == gateways
     assert ids(fleet.deployment("chat")) == list(range(len(ids(fleet.deployment("chat")))))
     wait_until(lambda: "code" not in serve.status().applications)
-    assert names.router("codestral") not in control_plane.running()
+    assert [name for name in control_plane.running() if name.startswith(names.ROUTER_PREFIX)] == [ROUTER]
 
 
 def test_what_is_killed_comes_back_with_what_there_is_now(fleet: Fleet) -> None:
     before = fleet.deployment("chat").newest()
     kill_nine(names.PLANNER)
+    kill_nine(ROUTER)
     for part in ("ControlPlane", "Gateway"):
         kill_nine(f"{FLEET}#{part}#")
     wait_until(
