@@ -2,15 +2,15 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from operator import itemgetter
 from typing import Any
 
 import pytest
 
+from actors.connectors.protocol import Action
 from actors.planning.common_budget import GONE_S, CommonBudget
 from headway.config import ConfigError
 from headway.planning import PlanningError, Role
@@ -32,12 +32,24 @@ GPUS, SPREAD_S = 12, 3.0
 
 
 @dataclass
+class WatchedPools(ScriptedPools):
+    seen: Callable[[], None] = lambda: None
+
+    async def set_targets(self, targets: Mapping[Role, int], reasons: Mapping[str, Any]) -> Action:
+        action = await super().set_targets(targets, reasons)
+        self.seen()
+        return action
+
+
+@dataclass
 class Fleet:
     """Deployments with mixed replicas of a GPU each, that begin `SPREAD_S` apart; `load` by name."""
 
     settings: Mapping[str, Mapping[str, Any]]
     gpus: int = GPUS
     load: dict[str, float] = field(default_factory=dict)
+    most: int = 0
+    """GPUs that all together had at most, after any call of a connector."""
 
     def __post_init__(self) -> None:
         self.budget = CommonBudget()
@@ -58,7 +70,7 @@ class Fleet:
         return Deployment(
             config=config,
             actors=ScriptedActors(collecting=collecting),
-            pools=ScriptedPools(counts={Role.MIXED: 1}),
+            pools=WatchedPools(counts={Role.MIXED: 1}, seen=self.seen),
             name=name,
             budget=self.budget,
         )
@@ -69,15 +81,8 @@ class Fleet:
     def all_gpus(self) -> int:
         return sum(map(self.gpus_of, self.deployments))
 
-    @property
-    def most(self) -> int:
-        """GPUs that all together had at most, after any call of a connector."""
-        held, most = dict.fromkeys(self.deployments, 1), 0
-        calls = [(at, name, to) for name, each in self.deployments.items() for at, to in each.pools.calls]
-        for _, name, targets in sorted(calls, key=itemgetter(0)):
-            held[name] = targets[Role.MIXED]
-            most = max(most, sum(held.values()))
-        return most
+    def seen(self) -> None:
+        self.most = max(self.most, self.all_gpus())
 
     def words(self, name: str) -> str:
         return next(each.words for each in self.budget.document().deployments if each.name == name)
@@ -166,6 +171,24 @@ async def test_the_budget_is_kept_at_any_time_whatever_comes_and_whoever_is_kill
 
 
 @on_virtual_time
+async def test_what_was_granted_is_nobody_elses_until_the_decision_is_there_however_late():
+    async def late(work: Any) -> Any:
+        decision = work()
+        await asyncio.sleep(5 * INTERVAL_S)
+        return decision
+
+    fleet = two(planner__tick_deadline_s=100.0)
+    async with fleet.running():
+        await asyncio.sleep(60.0)
+        fleet.load["chat"], fleet["chat"].compute = FLOOD, late
+        await asyncio.sleep(INTERVAL_S)
+        fleet.load["batch"] = FLOOD
+        await asyncio.sleep(7 * INTERVAL_S)
+        assert fleet.gpus_of("chat") > GPUS / 2
+    assert fleet.most <= GPUS
+
+
+@on_virtual_time
 async def test_in_lasting_want_nobody_is_woken_any_more():
     fleet = two()
     fleet.load |= {"batch": FLOOD, "chat": FLOOD}
@@ -230,7 +253,11 @@ async def test_who_is_removed_gives_its_share_back_unless_it_comes_again():
         fleet.load["batch"] = FLOOD
         assert (fleet.gpus_of("batch"), fleet.gpus_of("chat")) == (1, 11)
         there.add("chat")
-        fleet.budget.parts["chat"].leave(lambda: "chat" in there)
+
+        async def comes_again() -> bool:
+            return "chat" in there
+
+        fleet.budget.parts["chat"].leave(comes_again)
         await asyncio.sleep(3 * GONE_S)
         assert fleet.gpus_of("batch") == 1
         there.remove("chat")
