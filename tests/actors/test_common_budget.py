@@ -15,6 +15,7 @@ from actors.planning.common_budget import GONE_S, CommonBudget
 from headway.config import ConfigError
 from headway.planning import PlanningError, Role
 from headway.planning.policies import refuse_simulated_only
+from headway.planning.status_text import facts
 from tests.actors.planner_cases import (
     INTERVAL_S,
     Deployment,
@@ -22,6 +23,7 @@ from tests.actors.planner_cases import (
     ScriptedActors,
     ScriptedPools,
     busy,
+    clock,
     settings,
 )
 from tests.engines.virtual_loop import on_virtual_time
@@ -326,6 +328,10 @@ async def test_the_status_and_the_fleet_say_who_has_what():
         words = "holds 9 of 20 GPUs wanted; 2 went to chat (priority 1)"
         document = fleet["batch"].status()
         assert document["fleet"] == {"gpus": GPUS, "wanted": 20, "holds": 9, "granted": 9, "words": words}
+        line = next(
+            fact.text for fact in facts(fleet["batch"].loop.status(), clock()) if fact.name == "Budget"
+        )
+        assert line == f"9 of {GPUS} GPUs in common; {words}"
         batch, chat = fleet.budget.document().document()["deployments"]
         assert (batch["name"], batch["state"], batch["words"]) == ("batch", "running", words)
         assert (chat["holds"], chat["standing"]["priority"], chat["words"]) == (3, 1, "")
