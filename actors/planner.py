@@ -30,7 +30,7 @@ from actors.planning.settings import (
     RuntimeSettings,
     flatten,
 )
-from actors.store import InternalKvStore, Store, StoreAway
+from actors.store import InOrder, InternalKvStore, Store, StoreAway
 from actors.stored import read, set_aside
 from headway.config import HeadwayConfig
 from headway.planning.common_budget import FLEET_GPUS
@@ -56,7 +56,7 @@ class Planner:
         self._configured, self._settings, self._application = config, settings, application
         # First: also of one that cannot be made others must not take what it holds.
         self._part = common_budget().join(application, settings, self._log, time.time)
-        self._part.change = self._change
+        self._part.change, self._stored = self._change, InOrder().run
         try:
             connector = make_connector(config, application)
         except Exception:
@@ -70,8 +70,8 @@ class Planner:
             clock=time.time,
             part=self._part,
             advice=LiveAdvice(self._store),
+            stored=self._stored,
         )
-        self._stored = context.stored
         self._set_aside: Mapping[str, float] = {}
         started = self._store.get(STARTED) is not None
         self._loop = PlannerLoop(context, resume=started)
@@ -169,8 +169,9 @@ class Planner:
         changed: dict[str, Any] = await self._stored(lambda: self._loop.update_settings(changes, author))
         return changed
 
-    def _served(self) -> bool:
-        return self._application in applications(InternalKvStore())
+    async def _served(self) -> bool:
+        served: bool = await self._stored(lambda: self._application in applications(InternalKvStore()))
+        return served
 
     def _begin(self) -> None:
         if self._task is None or self._task.done():

@@ -76,11 +76,16 @@ class CommonBudget:
         for part in waiting if free else ():
             part.wake()
 
-    async def left(self, part: "BudgetPart", comes_again: Callable[[], bool]) -> None:
+    async def left(self, part: "BudgetPart", comes_again: Callable[[], Awaitable[bool]]) -> None:
         """Forget a part once its application is none any more; nothing happens if another has its place."""
         while self.parts.get(part.name) is part:
             await asyncio.sleep(GONE_S)
-            if not comes_again() and self.parts.get(part.name) is part:
+            try:
+                gone = not await comes_again()
+            except Exception:
+                logger.exception("whether %s comes again is not known yet", part.name)
+                continue
+            if gone and self.parts.get(part.name) is part:
                 with self.lock:
                     del self.parts[part.name]
                 logger.info("%s gives its share of the common budget back", part.name)
@@ -139,7 +144,7 @@ class BudgetPart:
     @property
     def holds(self) -> int:
         """GPUs that nobody else may take."""
-        return max(self._held, self._granted if self._stated else 0)
+        return max(self._held, self._granted)
 
     @property
     def waits(self) -> bool:
@@ -258,7 +263,7 @@ class BudgetPart:
         """All applications of this process."""
         return self._budget.document()
 
-    def leave(self, comes_again: Callable[[], bool]) -> None:
+    def leave(self, comes_again: Callable[[], Awaitable[bool]]) -> None:
         """Its planner has ended; it holds what it does until its application is none any more."""
         self.wake, self.state = lambda: None, lambda: "stopped"
         self._leaving = asyncio.get_running_loop().create_task(self._budget.left(self, comes_again))

@@ -2,19 +2,20 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from operator import itemgetter
 from typing import Any
 
 import pytest
 
+from actors.connectors.protocol import Action
 from actors.planning.common_budget import GONE_S, CommonBudget
 from headway.config import ConfigError
 from headway.planning import PlanningError, Role
 from headway.planning.policies import refuse_simulated_only
+from headway.planning.status_text import facts
 from tests.actors.planner_cases import (
     INTERVAL_S,
     Deployment,
@@ -22,6 +23,7 @@ from tests.actors.planner_cases import (
     ScriptedActors,
     ScriptedPools,
     busy,
+    clock,
     settings,
 )
 from tests.engines.virtual_loop import on_virtual_time
@@ -32,12 +34,24 @@ GPUS, SPREAD_S = 12, 3.0
 
 
 @dataclass
+class WatchedPools(ScriptedPools):
+    seen: Callable[[], None] = lambda: None
+
+    async def set_targets(self, targets: Mapping[Role, int], reasons: Mapping[str, Any]) -> Action:
+        action = await super().set_targets(targets, reasons)
+        self.seen()
+        return action
+
+
+@dataclass
 class Fleet:
     """Deployments with mixed replicas of a GPU each, that begin `SPREAD_S` apart; `load` by name."""
 
     settings: Mapping[str, Mapping[str, Any]]
     gpus: int = GPUS
     load: dict[str, float] = field(default_factory=dict)
+    most: int = 0
+    """GPUs that all together had at most, after any call of a connector."""
 
     def __post_init__(self) -> None:
         self.budget = CommonBudget()
@@ -58,7 +72,7 @@ class Fleet:
         return Deployment(
             config=config,
             actors=ScriptedActors(collecting=collecting),
-            pools=ScriptedPools(counts={Role.MIXED: 1}),
+            pools=WatchedPools(counts={Role.MIXED: 1}, seen=self.seen),
             name=name,
             budget=self.budget,
         )
@@ -69,15 +83,8 @@ class Fleet:
     def all_gpus(self) -> int:
         return sum(map(self.gpus_of, self.deployments))
 
-    @property
-    def most(self) -> int:
-        """GPUs that all together had at most, after any call of a connector."""
-        held, most = dict.fromkeys(self.deployments, 1), 0
-        calls = [(at, name, to) for name, each in self.deployments.items() for at, to in each.pools.calls]
-        for _, name, targets in sorted(calls, key=itemgetter(0)):
-            held[name] = targets[Role.MIXED]
-            most = max(most, sum(held.values()))
-        return most
+    def seen(self) -> None:
+        self.most = max(self.most, self.all_gpus())
 
     def words(self, name: str) -> str:
         return next(each.words for each in self.budget.document().deployments if each.name == name)
@@ -166,6 +173,24 @@ async def test_the_budget_is_kept_at_any_time_whatever_comes_and_whoever_is_kill
 
 
 @on_virtual_time
+async def test_what_was_granted_is_nobody_elses_until_the_decision_is_there_however_late():
+    async def late(work: Any) -> Any:
+        decision = work()
+        await asyncio.sleep(5 * INTERVAL_S)
+        return decision
+
+    fleet = two(planner__tick_deadline_s=100.0)
+    async with fleet.running():
+        await asyncio.sleep(60.0)
+        fleet.load["chat"], fleet["chat"].compute = FLOOD, late
+        await asyncio.sleep(INTERVAL_S)
+        fleet.load["batch"] = FLOOD
+        await asyncio.sleep(7 * INTERVAL_S)
+        assert fleet.gpus_of("chat") > GPUS / 2
+    assert fleet.most <= GPUS
+
+
+@on_virtual_time
 async def test_in_lasting_want_nobody_is_woken_any_more():
     fleet = two()
     fleet.load |= {"batch": FLOOD, "chat": FLOOD}
@@ -230,7 +255,11 @@ async def test_who_is_removed_gives_its_share_back_unless_it_comes_again():
         fleet.load["batch"] = FLOOD
         assert (fleet.gpus_of("batch"), fleet.gpus_of("chat")) == (1, 11)
         there.add("chat")
-        fleet.budget.parts["chat"].leave(lambda: "chat" in there)
+
+        async def comes_again() -> bool:
+            return "chat" in there
+
+        fleet.budget.parts["chat"].leave(comes_again)
         await asyncio.sleep(3 * GONE_S)
         assert fleet.gpus_of("batch") == 1
         there.remove("chat")
@@ -299,6 +328,10 @@ async def test_the_status_and_the_fleet_say_who_has_what():
         words = "holds 9 of 20 GPUs wanted; 2 went to chat (priority 1)"
         document = fleet["batch"].status()
         assert document["fleet"] == {"gpus": GPUS, "wanted": 20, "holds": 9, "granted": 9, "words": words}
+        line = next(
+            fact.text for fact in facts(fleet["batch"].loop.status(), clock()) if fact.name == "Budget"
+        )
+        assert line == f"9 of {GPUS} GPUs in common; {words}"
         batch, chat = fleet.budget.document().document()["deployments"]
         assert (batch["name"], batch["state"], batch["words"]) == ("batch", "running", words)
         assert (chat["holds"], chat["standing"]["priority"], chat["words"]) == (3, 1, "")
