@@ -4,8 +4,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
+import yaml
+
 from headway.config import FleetConfig
 from headway.workload import TraceOptions, open_trace, write_trace
+from headway.workload.fleet import is_fleet_spec, parse_fleet_spec
 from headway_cli.errors import CliError
 from headway_cli.flags import argument, option, spread
 from headway_cli.fleet import FleetReport, fleet_jobs, run_fleet, run_split
@@ -14,7 +17,7 @@ from headway_cli.fleet_view import render as render_fleet
 from headway_cli.job import Job, execute
 from headway_cli.notes import say_notes
 from headway_cli.options import RunOptions, configuration, fleet_settings, static_overrides, trace_options
-from headway_cli.output import JsonFile, ReportFile, check_outputs, deliver, trace_lines
+from headway_cli.output import JsonFile, ReportFile, check_outputs, deliver, trace_lines, write_text
 from headway_cli.page.result import render
 from headway_cli.result_view import print_result
 from headway_cli.terminal import announce_compilation, bar
@@ -103,13 +106,24 @@ def _policy(policy: str | None, static: str | None) -> dict[str, object]:
 
 
 def generate(
-    spec: Annotated[str, argument("SPEC", "Such as diurnal:rate_rps=20,amplitude=0.6,duration_s=7200.")],
-    output: Annotated[str, option("FILE", "The trace; gzip if it ends in .gz.")],
+    spec: Annotated[
+        str,
+        argument(
+            "SPEC", "Such as diurnal:rate_rps=20,amplitude=0.6,duration_s=7200, or fleet:models=30,hours=24."
+        ),
+    ],
+    output: Annotated[str, option("FILE", "The trace, gzip if it ends in .gz; of fleet: the settings.")],
     rate_scale: Annotated[float, option("K", "Superpose K shifted copies.")] = 1.0,
     seed: Annotated[int, option("N", "Seed, where SPEC names none.")] = 0,
 ) -> None:
-    """Write generated load (or any trace, scaled) as a trace file in the plain form."""
+    """Write generated load (or any trace, scaled) as a plain trace file, or a fleet's settings."""
     check_outputs({"--output": output}, (spec,))
+    if is_fleet_spec(spec):
+        settings = parse_fleet_spec(spec, seed).settings()
+        head = f"# Written by `headway generate {spec} --seed {seed}`.\n"
+        write_text(Path(output), head + yaml.safe_dump(settings, sort_keys=False, width=1000))
+        print(f"wrote {output}: {len(settings['deployments'])} deployments")
+        return
     with open_trace(spec, TraceOptions(rate_scale=rate_scale, seed=seed)) as trace:
         say_notes(trace)
         write_trace(trace, Path(output))
