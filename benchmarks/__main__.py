@@ -19,6 +19,7 @@ BENCHMARKS: Mapping[str, str] = {
     "decisions": "CPU time of a decision of headway, by past and deployments (minutes)",
     "mismatch": "plans for engines of other speeds than profiled, corrected and not (an hour; --quick: less)",
     "bursts": "headway on kinds of load, beside the best fixed fleet (minutes; --ablation: hours)",
+    "fleet": "30 models, few of them busy, for a day, alone and on a budget (an hour; --quick: minutes)",
     "applications": "memory and ticks of a control plane of many applications (minutes, Rays)",
     "advice": "savings that a dry run forecasts against those really made (an hour; --quick: minutes)",
     "advice_live": "the same on a live fleet of simulated engines (8 minutes, two Rays)",
@@ -34,6 +35,7 @@ OPTIONS: Mapping[str, Sequence[str]] = {
     "policies": ("cells", "quick", "output", "workers", "report"),
     "mismatch": ("cells", "quick", "output", "workers", "scrape", "unprofiled"),
     "bursts": ("only", "seeds", "workers", "without", "ablation"),
+    "fleet": ("quick", "workers"),
     "advice": ("cells", "quick", "output", "workers"),
     "advice_live": (),
     "applications": ("counts",),
@@ -93,7 +95,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     policies.add_argument(
         "--cells", metavar="PATTERNS", help="only cells of such names, as azure10_8b_*,r1_*"
     )
-    policies.add_argument("--quick", action="store_true", help="traces of an hour, no budgets")
+    policies.add_argument(
+        "--quick", action="store_true", help="traces of an hour, no budgets; fleet: 10 models, 6 hours"
+    )
     policies.add_argument(
         "--output", metavar="DIR", type=pathlib.Path, help="results; those there stay (profiles: replaced)"
     )

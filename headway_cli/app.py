@@ -52,7 +52,9 @@ OWN: Mapping[str, Mapping[str, str]] = {
         "simulate": "Simulate a policy on a trace: replica plan, latencies, SLO attainment and cost.",
         "compare": "Compare policies on one trace, or routings: attainment, goodput, GPU-hours, stability.",
         "report": "Render a result as one self-contained HTML page.",
-        "generate": "Write generated load (or any trace, scaled) as a trace file in the plain form.",
+        "generate": (
+            "Write generated load (or any trace, scaled) as a plain trace file, or a fleet's settings."
+        ),
     },
     "Engines": {
         "profile": (

@@ -28,7 +28,7 @@ from headway_cli.control import ControlClient
 from headway_cli.demo_plan import SPEED
 from headway_cli.deployment import Deployed
 from headway_cli.errors import CliError
-from headway_cli.fleet import fleet_form, fleet_settings
+from headway_cli.live_fleet import fleet_form, fleet_settings
 from headway_cli.status import read_fleet
 from headway_cli.terminal import bold, console, say, table
 from headway_cli.up import running

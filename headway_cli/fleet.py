@@ -1,101 +1,216 @@
-"""A fleet on a Ray cluster: one application of gateway and control plane, and one for each deployment.
+"""A fleet in virtual time: its deployments under one budget, in fixed parts of it, or each by itself."""
 
-The first `up` starts all of it. Another one brings what runs to what the file says now: deployments are
-added and removed, changed ones get their settings, and engines that have to start anew are replaced by Serve
-one by one. Nothing happens to the others.
-"""
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
 
-from collections.abc import Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any
+import numpy as np
 
-from actors.applications import members_of
-from actors.planning.settings import fixed
-from actors.store import InternalKvStore
-from headway.config import ConfigError, FleetConfig, HeadwayConfig
-from headway.words import plural
-from headway_cli.deployment import Form, Say, delete_one, run, wait_until_running
+from headway.config import FleetConfig, HeadwayConfig
+from headway.planning.sharing import Standing
+from headway.simulation.deployments import SimulatedDeployment, simulate_fleet
+from headway.simulation.report import SimulationReport, parse_report
+from headway.simulation.simulate import Watchers
+from headway.workload import TraceOptions, open_trace
 from headway_cli.errors import CliError
-from headway_cli.live_checks import check_live
+from headway_cli.job import Job, Progress, execute, make_report
+from headway_cli.options import fleet as parse_parts
+from headway_cli.page.series import gpus_over_time
 
-if TYPE_CHECKING:
-    from ray.serve import Application
-
-NOT_OF_ENGINES = ("planner", "metrics", "connector", "share", "fleet", "gpu_types")
-"""Settings that engines do not go by, beside those that may change while they run."""
-
-
-def fleet_settings(path: str, application: str) -> FleetConfig:
-    """The settings of a fleet as this application needs them, checked. CliError, ConfigError."""
-    from serve_apps.arguments import read_fleet
-
-    fleet = read_fleet(path, application)
-    for name, config in fleet.deployments.items():
-        if name == application:
-            raise ConfigError(f"{path}: deployments.{name}: is the name of the gateway's application, too")
-        try:
-            check_live(config.model_copy(update={"gateway": _own(config, fleet.common)}), None)
-        except CliError as error:
-            raise CliError(f"{path}: deployments.{name}: {error}") from error
-    return fleet
+BY_USE = "use"
+"""Parts in proportion to the GPU-hours that each used of the common budget."""
 
 
-def _own(config: HeadwayConfig, common: HeadwayConfig) -> Any:  # noqa: ANN401 - its gateway's settings
-    """Its settings of the gateway, with files as the common ones have them."""
-    return config.gateway.model_copy(
-        update={"keys_file": common.gateway.keys_file, "tls": common.gateway.tls}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentUse:
+    """One deployment's part in a budget: its report, and the requests that it lost."""
+
+    name: str
+    priority: int
+    weight: float
+    lost: int
+    report: SimulationReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetUse:
+    """One way to use the budget, and what came of it; `parts` are those of a budget that is split."""
+
+    deployments: Sequence[DeploymentUse]
+    parts: Mapping[str, int] | None = None
+
+    @property
+    def requests(self) -> int:
+        """Requests of all deployments."""
+        return sum(one.report.requests for one in self.deployments)
+
+    @property
+    def lost(self) -> int:
+        """Those that did not meet their SLOs."""
+        return sum(one.lost for one in self.deployments)
+
+    @property
+    def gpu_hours(self) -> float:
+        """GPU-hours of all deployments."""
+        return sum(one.report.gpu_hours for one in self.deployments)
+
+    def most_gpus(self) -> float:
+        """The most GPUs that were asked for at once."""
+        held = [gpus_over_time(one.report) for one in self.deployments]
+        times = np.unique(np.concatenate([time_s for time_s, _ in held]))
+        total = sum(counts[np.searchsorted(time_s, times, side="right") - 1] for time_s, counts in held)
+        return float(np.max(total))
+
+    def document(self) -> dict[str, Any]:
+        """JSON-able data; keys are listed in docs/reference/results.md."""
+        rows = [
+            {key: getattr(one, key) for key in ("name", "priority", "weight", "lost")} | one.report.document()
+            for one in self.deployments
+        ]
+        sums = {"requests": self.requests, "lost": self.lost, "gpu_hours": self.gpu_hours}
+        whole = {**sums, "most_gpus": self.most_gpus(), "deployments": rows}
+        return whole if self.parts is None else {"parts": dict(self.parts), **whole}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetReport:
+    """A fleet and its common budget, if it has one; where it was asked for, the same split in fixed parts."""
+
+    gpus: int | None
+    whole: BudgetUse
+    split: BudgetUse | None = None
+
+    def document(self) -> dict[str, Any]:
+        """JSON-able data."""
+        whole = {"gpus": self.gpus, **self.whole.document()}
+        return whole if self.split is None else {**whole, "split": self.split.document()}
+
+
+def parse_fleet(document: Mapping[str, Any]) -> FleetReport:
+    """What `FleetReport.document` wrote; ReportError or KeyError for what is missing or wrong."""
+    split = document.get("split")
+    return FleetReport(
+        gpus=document["gpus"], whole=_parse_use(document), split=None if split is None else _parse_use(split)
     )
 
 
-def fleet_form(fleet: FleetConfig) -> Form:
-    """What `headway up` deploys for a fleet."""
-    engines = plural(len(fleet.deployments), "deployment")
-    return Form(
-        verb="up",
-        parts=f"gateway, control plane and the engines of {engines}",
-        ingress="Gateway",
-        build=lambda _: _gateway(fleet),
-        members={name: partial(_engines, config) for name, config in fleet.deployments.items()},
+def _parse_use(document: Mapping[str, Any]) -> BudgetUse:
+    deployments = [
+        DeploymentUse(
+            name=row["name"],
+            priority=row["priority"],
+            weight=row["weight"],
+            lost=row["lost"],
+            report=parse_report(row),
+        )
+        for row in document["deployments"]
+    ]
+    return BudgetUse(deployments=deployments, parts=document.get("parts"))
+
+
+def fleet_jobs(fleet: FleetConfig, file: Path) -> Mapping[str, Job]:
+    """The simulation of each deployment; their traces may lie beside `file`."""
+    return {name: _job(name, config, file) for name, config in fleet.deployments.items()}
+
+
+def _job(name: str, config: HeadwayConfig, file: Path) -> Job:
+    load, place = config.simulation.load, f"{file}: deployments.{name}"
+    if load.trace is None:
+        raise CliError(f"{place}.simulation.load.trace: missing; a simulation needs its requests")
+    beside = file.parent / load.trace
+    options = TraceOptions(
+        start_s=load.start_s,
+        duration_s=load.duration_s,
+        rate_scale=load.rate_scale,
+        seed=config.simulation.seed,
     )
+    trace = str(beside) if beside.is_file() else load.trace
+    return Job(trace=trace, config=config, options=options, label=name, settings_file=place)
 
 
-def _gateway(fleet: FleetConfig) -> "Application":
-    from serve_apps.fleet_host import fleet_application
+def run_fleet(jobs: Mapping[str, Job], gpus: int | None, progress: Progress | None = None) -> BudgetUse:
+    """Simulate the deployments under one budget, or without one each by itself."""
+    plans = {name: job.warmed_plan() for name, job in jobs.items()}
+    with ExitStack() as opened:
+        traces = {
+            name: opened.enter_context(open_trace(job.trace, job.options)) for name, job in jobs.items()
+        }
+        longest = max(traces.values(), key=lambda trace: trace.duration_s)
+        deployments = [
+            SimulatedDeployment(
+                name=name,
+                scenario=job.scenario(plans[name], traces[name]),
+                trace=traces[name],
+                policy=plans[name].policy,
+                forecaster=plans[name].asked_forecaster,
+                learner=plans[name].learner(),
+                state=plans[name].first_state(),
+                standing=Standing(**job.config.share.model_dump()),
+                watchers=Watchers(progress=progress if traces[name] is longest else None),
+            )
+            for name, job in jobs.items()
+        ]
+        began = perf_counter()
+        results = simulate_fleet(deployments, gpus)
+        wall_s = perf_counter() - began
+        return BudgetUse(
+            deployments=[
+                _use(job, make_report(job, plans[name], traces[name], results[name], wall_s))
+                for name, job in jobs.items()
+            ]
+        )
 
-    return fleet_application(fleet)
+
+def run_split(jobs: Mapping[str, Job], gpus: int, parts: str, together: BudgetUse) -> BudgetUse:
+    """Simulate the same deployments, each alone in its part: `chat=9,batch=3`, or by `use` of it."""
+    split = _in_proportion(gpus, jobs, together) if parts == BY_USE else _stated(gpus, jobs, parts)
+    uses = []
+    for name, job in jobs.items():
+        planner = job.config.planner.model_copy(update={"max_gpu_budget": split[name]})
+        alone = replace(job, config=job.config.model_copy(update={"planner": planner}))
+        uses.append(_use(job, execute(alone)))
+    return BudgetUse(deployments=uses, parts=split)
 
 
-def _engines(config: HeadwayConfig) -> "Application":
-    from serve_apps.builders import engines_alone
+def _stated(gpus: int, jobs: Mapping[str, Job], text: str) -> Mapping[str, int]:
+    parts = parse_parts("--split", text, also=f"{BY_USE} or ")
+    if odd := sorted(parts.keys() ^ jobs.keys()):
+        raise CliError(f"--split: should name each deployment once, and {odd[0]} is not in both")
+    if sum(parts.values()) > gpus:
+        raise CliError(f"--split: the parts are {sum(parts.values())} GPUs, fleet.gpus is {gpus}")
+    return parts
 
-    return engines_alone(config)
 
-
-def change(fleet: FleetConfig, application: str, say: Say) -> None:
-    """Bring the fleet that this application serves to these settings. CliError."""
-    from actors.connectors.external_scaling import hand_over
-    from actors.connectors.protocol import Refused
-    from serve_apps.fleet_host import members
-
-    before, now = members_of(InternalKvStore(), application), fleet.deployments
-    anew = {
-        name: _engines(config)
-        for name, config in now.items()
-        if name not in before or _of_engines(before[name]) != _of_engines(config)
+def _in_proportion(gpus: int, jobs: Mapping[str, Job], together: BudgetUse) -> Mapping[str, int]:
+    """What each needs at least, and the rest as it was used: whole parts by largest remainder."""
+    reports = {one.name: one.report for one in together.deployments}
+    least = {
+        name: sum(
+            max(1, pool.min_replicas) * reports[name].gpus_per_replica[role]
+            for role, pool in job.config.pools.items()
+        )
+        for name, job in jobs.items()
     }
-    if anew:
-        say(f"starting the engines of {', '.join(anew)}")
-        run(anew)
-        within_s = max(now[name].engine.ready_within_s for name in anew)
-        wait_until_running(tuple(anew), within_s, say)
-    try:
-        hand_over(application, members(fleet))
-    except Refused as error:
-        raise CliError(str(error)) from error
-    for name in before.keys() - now.keys():
-        say(f"ending {name}")
-        delete_one(name)
+    spare, used = gpus - sum(least.values()), together.gpu_hours or 1.0
+    if spare < 0:
+        raise CliError(f"--split: {gpus} GPUs are too few for a replica of each pool ({sum(least.values())})")
+    exact = {name: spare * report.gpu_hours / used for name, report in reports.items()}
+    parts = {name: least[name] + int(part) for name, part in exact.items()}
+    by_rest = sorted(exact, key=lambda name: int(exact[name]) - exact[name])
+    for name in by_rest[: gpus - sum(parts.values())]:
+        parts[name] += 1
+    return parts
 
 
-def _of_engines(config: HeadwayConfig) -> Mapping[str, Any]:
-    return {key: value for key, value in fixed(config).items() if key not in NOT_OF_ENGINES}
+def _use(job: Job, report: SimulationReport) -> DeploymentUse:
+    attained, share = report.attainment, job.config.share
+    return DeploymentUse(
+        name=job.label,
+        priority=share.priority,
+        weight=share.weight,
+        lost=0 if attained is None else round(report.requests * (1.0 - attained)),
+        report=report,
+    )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from headway.config import HeadwayConfig, Role, load_config
+from headway.config import FleetConfig, HeadwayConfig, Role, load_config, load_fleet
 from headway.workload import TraceOptions
 from headway_cli.errors import CliError
 from headway_cli.flags import argument, option, switch
@@ -136,6 +136,17 @@ def flagged(options: object, flags: Iterable[str]) -> dict[str, Any]:
 
 def configuration(options: RunOptions, more: Mapping[str, Any] | None = None) -> HeadwayConfig:
     """The configuration file with the flags, and `more` dotted keys, laid over it."""
+    overrides = run_overrides(options)
+    named = [key.removeprefix(STATIC) for key in more or {} if key.startswith(STATIC)]
+    # A fleet of mixed replicas alone says that there is one pool.
+    overrides |= _pools(options, aggregated=options.aggregated or named == [Role.MIXED])
+    config = load_config(options.config, {**overrides, **(more or {})})
+    _check_fleet(config, named)
+    return config
+
+
+def run_overrides(options: RunOptions) -> dict[str, Any]:
+    """What the flags set, by the configuration's keys; not those on pools and on the trace."""
     overrides = flagged(options, KEYS)
     overrides["planner.no_correction"] = True if options.no_correction else None
     at_start = options.initial
@@ -149,12 +160,18 @@ def configuration(options: RunOptions, more: Mapping[str, Any] | None = None) ->
         example = "GPUs as 40 or steps as 0:40,1800:10"
         gpus = _over_time("--capacity-gpus", options.capacity_gpus, int, example)
         overrides["simulation.capacity_gpus"] = gpus
-    named = [key.removeprefix(STATIC) for key in more or {} if key.startswith(STATIC)]
-    # A fleet of mixed replicas alone says that there is one pool.
-    overrides |= _pools(options, aggregated=options.aggregated or named == [Role.MIXED])
-    config = load_config(options.config, {**overrides, **(more or {})})
-    _check_fleet(config, named)
-    return config
+    return overrides
+
+
+def fleet_settings(options: RunOptions, file: str, policy: str | None) -> FleetConfig:
+    """The deployments in a file, with the flags laid over each."""
+    refused = {"config": None, "aggregated": False, "max_replicas": None, "trace_format": None}
+    if given := next((flag for flag, unset in refused.items() if getattr(options, flag) != unset), None):
+        raise CliError(f"--{given.replace('_', '-')}: does not go with --fleet; its file says it")
+    trace = {"start_s": options.start or None, "duration_s": options.duration}
+    load = {**trace, "rate_scale": options.rate_scale}
+    overrides = {**run_overrides(options), "planner.policy": policy}
+    return load_fleet(file, overrides | {f"simulation.load.{key}": value for key, value in load.items()})
 
 
 def _check_fleet(config: HeadwayConfig, named: Sequence[str]) -> None:

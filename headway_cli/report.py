@@ -113,6 +113,13 @@ def _routed(document: Document) -> str:
     return render_routings(TypeAdapter(RoutingsReport).validate_python({**document, "trace": trace}))
 
 
+def _fleet(document: Document) -> str:
+    from headway_cli.fleet import parse_fleet
+    from headway_cli.fleet_view import render
+
+    return render(parse_fleet(document))
+
+
 def _loaded(document: Document) -> str:
     from headway_cli.page.load import render_load
 
@@ -146,6 +153,7 @@ class Kind:
 
 OWN = (
     Kind(verb="headway simulate", keys=frozenset({"policy", "gpu_hours"}), page=_simulated),
+    Kind(verb="headway simulate --fleet", keys=frozenset({"gpus", "deployments"}), page=_fleet),
     Kind(verb="headway compare", keys=frozenset({"policies"}), page=_compared),
     Kind(verb="headway compare --routings", keys=frozenset({"rows", "fleet"}), page=_routed),
     Kind(verb="headway load", keys=frozenset({"url", "outcomes"}), page=_loaded),

@@ -1,16 +1,23 @@
-"""`headway simulate` and `generate`: one policy on one trace, its page, and traces to simulate."""
+"""`headway simulate` and `generate`: a trace or a fleet, its page, and traces to simulate."""
 
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
+import yaml
+
+from headway.config import FleetConfig
 from headway.workload import TraceOptions, open_trace, write_trace
+from headway.workload.fleet import is_fleet_spec, parse_fleet_spec
 from headway_cli.errors import CliError
 from headway_cli.flags import argument, option, spread
+from headway_cli.fleet import FleetReport, fleet_jobs, run_fleet, run_split
+from headway_cli.fleet_view import print_fleet
+from headway_cli.fleet_view import render as render_fleet
 from headway_cli.job import Job, execute
 from headway_cli.notes import say_notes
-from headway_cli.options import RunOptions, TraceArgument, configuration, static_overrides, trace_options
-from headway_cli.output import JsonFile, ReportFile, check_outputs, deliver, trace_lines
+from headway_cli.options import RunOptions, configuration, fleet_settings, static_overrides, trace_options
+from headway_cli.output import JsonFile, ReportFile, check_outputs, deliver, trace_lines, write_text
 from headway_cli.page.result import render
 from headway_cli.result_view import print_result
 from headway_cli.terminal import announce_compilation, bar
@@ -20,7 +27,20 @@ from headway_cli.terminal import announce_compilation, bar
 def simulate(
     *,
     options: RunOptions,
-    trace: TraceArgument,
+    trace: Annotated[
+        str | None, argument("TRACE", "A trace file, or generated load such as steady:rate_rps=20.")
+    ] = None,
+    fleet: Annotated[
+        str | None, option("FILE", "Instead of TRACE: a file of several deployments with their requests.")
+    ] = None,
+    split: Annotated[
+        str | None,
+        option(
+            "PARTS",
+            "With --fleet: also each alone in a fixed part of fleet.gpus: chat=9,batch=3, or use: as it was "
+            "used.",
+        ),
+    ] = None,
     policy: Annotated[str | None, option("NAME", "headway, reference, threshold or static.")] = None,
     static: Annotated[
         str | None, option("FLEET", "Fixed fleet, prefill=4,decode=8; implies the policy.")
@@ -33,7 +53,15 @@ def simulate(
 ) -> None:
     """Simulate a policy on a trace: replica plan, latencies, SLO attainment and cost."""
     outputs = {"--json": json, "--report": report, "--offload-traces": offload_traces}
-    check_outputs(outputs, (trace, options.config))
+    check_outputs(outputs, (trace, fleet, options.config))
+    if fleet is not None:
+        alone = {"TRACE": trace, "--static": static, "--offload-traces": offload_traces}
+        if given := next((name for name, value in alone.items() if value is not None), None):
+            raise CliError(f"{given}: does not go with --fleet")
+        _simulate_fleet(fleet_settings(options, fleet, policy), Path(fleet), split, json, report)
+        return
+    if trace is None or split is not None:
+        raise CliError("TRACE: missing; or --fleet FILE" if trace is None else "--split: goes with --fleet")
     config = configuration(options, _policy(policy, static))
     if offload_traces is not None and config.routing.offload.mode == "never":
         raise CliError("--offload-traces: routing.offload.mode is never, so there are none")
@@ -55,6 +83,20 @@ def simulate(
     print_result(result, out)
 
 
+def _simulate_fleet(
+    fleet: FleetConfig, file: Path, split: str | None, json: str | None, report: str | None
+) -> None:
+    jobs, gpus = fleet_jobs(fleet, file), fleet.common.fleet.gpus
+    if split is not None and gpus is None:
+        raise CliError(f"--split: {file} has no fleet.gpus to split")
+    announce_compilation()
+    with bar("simulating") as progress:
+        whole = run_fleet(jobs, gpus, progress)
+        parts = None if split is None or gpus is None else run_split(jobs, gpus, split, whole)
+    found = FleetReport(gpus=gpus, whole=whole, split=parts)
+    print_fleet(found, deliver(json, report, found.document, lambda: render_fleet(found)))
+
+
 def _policy(policy: str | None, static: str | None) -> dict[str, object]:
     if static is None:
         return {"planner.policy": policy}
@@ -64,13 +106,24 @@ def _policy(policy: str | None, static: str | None) -> dict[str, object]:
 
 
 def generate(
-    spec: Annotated[str, argument("SPEC", "Such as diurnal:rate_rps=20,amplitude=0.6,duration_s=7200.")],
-    output: Annotated[str, option("FILE", "The trace; gzip if it ends in .gz.")],
+    spec: Annotated[
+        str,
+        argument(
+            "SPEC", "Such as diurnal:rate_rps=20,amplitude=0.6,duration_s=7200, or fleet:models=30,hours=24."
+        ),
+    ],
+    output: Annotated[str, option("FILE", "The trace, gzip if it ends in .gz; of fleet: the settings.")],
     rate_scale: Annotated[float, option("K", "Superpose K shifted copies.")] = 1.0,
     seed: Annotated[int, option("N", "Seed, where SPEC names none.")] = 0,
 ) -> None:
-    """Write generated load (or any trace, scaled) as a trace file in the plain form."""
+    """Write generated load (or any trace, scaled) as a plain trace file, or a fleet's settings."""
     check_outputs({"--output": output}, (spec,))
+    if is_fleet_spec(spec):
+        settings = parse_fleet_spec(spec, seed).settings()
+        head = f"# Written by `headway generate {spec} --seed {seed}`.\n"
+        write_text(Path(output), head + yaml.safe_dump(settings, sort_keys=False, width=1000))
+        print(f"wrote {output}: {len(settings['deployments'])} deployments")
+        return
     with open_trace(spec, TraceOptions(rate_scale=rate_scale, seed=seed)) as trace:
         say_notes(trace)
         write_trace(trace, Path(output))

@@ -4,7 +4,6 @@
     recommend               which engine, mode, chunk size, policy and fleet serve a trace at the least cost
     gpu_mix                 which GPU types should serve a load, and how many of each
     queue_simulator         routing and queueing rules compared on a queueing model
-    sharing_simulation      several deployments under one GPU budget
 
 Each is a verb (`verbs`, in `commands`) that the command line finds by an entry point. A study may import all
 of Headway; nothing imports a study. So nothing here runs in a live system.

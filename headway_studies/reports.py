@@ -16,20 +16,12 @@ def _page(module: str) -> Callable[[Document], str]:
     return render
 
 
-def _shared(document: Document) -> str:
-    from headway_studies.commands.share import render
-    from headway_studies.commands.shared_budget import parse_shared
-
-    return render(parse_shared(document))
-
-
 KINDS = (
     Kind(
         verb="headway queue-sim",
         keys=frozenset({"setup", "policies", "orders"}),
         page=_page("queue_sim_view"),
     ),
-    Kind(verb="headway share", keys=frozenset({"gpus", "deployments"}), page=_shared),
     Kind(
         verb="headway recommend", keys=frozenset({"candidates", "recommended"}), page=_page("recommend_page")
     ),

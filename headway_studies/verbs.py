@@ -16,11 +16,6 @@ VERBS: Mapping[str, tuple[str, str, str]] = {
         "Choose GPU types and counts for a trace: the cheapest whole replicas that keep the SLO.",
         f"{COMMANDS}.gpu_plan:gpu_plan",
     ),
-    "share": (
-        PLAN,
-        "Simulate deployments that share a GPU budget by priority: attainment, cost, who held what.",
-        f"{COMMANDS}.share:share",
-    ),
     "queue-sim": (
         PLAN,
         "Compare push and pull, simple and SLO-aware queues: waits and SLO violations, over many seeds.",

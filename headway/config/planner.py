@@ -83,7 +83,7 @@ class FleetSettings(Settings):
     """What all deployments of a cluster have in common."""
 
     gpus: Annotated[PositiveInt, Field(le=MOST_GPUS)] | None = None
-    """GPUs that all of them together may hold, divided by priority, then by what they save (docs/sharing.md);
+    """GPUs that all of them together may hold, divided by priority, then by what they save (docs/fleet.md);
     null: each plans by its own limits alone."""
     deployment: str = Field(default="", max_length=60)
     """The name of this deployment among them; a file with `deployments` gives it."""

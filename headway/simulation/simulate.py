@@ -101,10 +101,8 @@ class SimulationRun:
         *,
         learner: PerformanceLearner | None = None,
         state: Any = None,  # noqa: ANN401 - each policy's state is its own
-        wakes: bool = True,
     ) -> None:
-        """Without `wakes` a request that finds no replica waits for the next tick of the grid."""
-        self.wakes, self.woken = wakes, False
+        self.woken = False
         self.learner, self.report_s = learner, inf if learner is None else learner.every_s
         self.scenario, self.trace, self.policy = scenario, trace, policy
         self.forecaster, self.watchers = forecaster, watchers
@@ -193,11 +191,12 @@ class SimulationRun:
     def advance(self) -> Observation | None:
         """Run the kernel to the next tick and say what came; None at the end of the run."""
         trace_s = self.trace.duration_s
-        limit_s = trace_s + self.scenario.drain_limit_s
+        limit_s, wake_s = trace_s + self.scenario.drain_limit_s, inf
         while True:
             now_s = float(self.fleet.arrays.clock[0]["now_s"])
             room_s = self.scenario.capacity.next_s(now_s)
-            wake_s = self._wake_s()
+            # Once seen it stays due: the request may have been the last of its chunk.
+            wake_s = min(wake_s, self._wake_s())
             stop_s = min(self._look_s(), room_s, self.tick_s, wake_s, trace_s if now_s < trace_s else limit_s)
             if self.router_driver is not None:
                 code = self.router_driver.advance(stop_s)
@@ -226,7 +225,7 @@ class SimulationRun:
 
     def _wake_s(self) -> float:
         """When the first request comes to a pool that is empty: a tick is due then, one an interval."""
-        if not self.wakes or self.woken or not self.fleet.asleep:
+        if self.woken or not self.fleet.asleep:
             return inf
         clock, arrival_s = self.fleet.arrays.clock[0], self.fleet.arrays.arrivals.arrival_s
         first = int(clock["next_arrival"])

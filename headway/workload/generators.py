@@ -1,18 +1,5 @@
 """Generated load: `NAME:key=value,…` wherever a trace file is accepted, as in `steady:rate_rps=20,seed=1`.
 
-Prompts have shared prefixes, and conversations that grow. A prompt is one of `prefixes` prefixes of
-`prefix_tokens`, then the earlier turns of its conversation (their prompts and answers), then `input_tokens`
-of its own. The k-th prefix is chosen with weight k^−z, z being `prefix_zipf`: 0 makes all alike. A
-conversation keeps its prefix.
-
-Of a load with `turns` n each request begins a conversation with probability 1/n, or else takes up, of those
-that have rested for `turn_gap_s`, the one that has rested longest; where none has, it also begins one. A
-conversation ends with its n-th turn. Arrivals are thereby those of the shape, whatever the turns.
-
-Prompts are told as prefix blocks of BLOCK_TOKENS as in Mooncake's traces: a block's id stands for its tokens
-and all before it, so a prompt's blocks are those of its prefix, those of earlier turns as far as they were
-full, and new ones. The last one counts as new until it is full; so does a prefix's rest beyond whole blocks.
-
 A shape is an arrival rate λ(t) in requests/s; r is `rate_rps`, p `peak_rps`, a `amplitude`:
 
     steady    λ = r
@@ -20,122 +7,39 @@ A shape is an arrival rate λ(t) in requests/s; r is `rate_rps`, p `peak_rps`, a
     step      λ = p while at ≤ t < back_at, else r
     diurnal   λ = r · (1 − a · cos(2π t / period))              starts at the trough
     burst     λ = p in the last burst_s of every every_s, else r
+    rhythm    λ = r · (1 + a · cos(2π (t − crest) / period)) · G_k
     onoff     λ = p for on_s in the k-th every_s, from (k + (k φ mod 1) (1 − on / every)) every on, else r
 
-The golden ratio φ spreads the beginnings evenly, without a period that a planner could learn.
+The golden ratio φ spreads the beginnings evenly, without a period that a planner could learn. G_k is drawn
+for the k-th burst_s: a gamma variable of coefficient of variation `burst_cv`, over the mean of all of them.
 
 Arrivals are a Poisson process of rate λ(t), by thinning (Lewis and Shedler 1979). Lengths are lognormal with
 mean m and coefficient of variation c: σ² = ln(1 + c²), μ = ln m − σ²/2, rounded, at least 1 token. Arrivals,
 inputs and outputs draw from separate streams of one seed: changing the lengths leaves the arrivals alone.
 
-Prompts share what the load says; without its keys they share nothing, and have no prefix blocks.
+Prompts share what the load says (`prompts`); without its keys they share nothing, and have no prefix blocks.
 """
 
-from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from math import inf, log, log1p, sqrt
+from math import ceil, inf, log, log1p, sqrt
 from sys import float_info
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from headway.workload.ingest import Ingested, RowCounts
-from headway.workload.spool import Records, SpoolWriter, to_records
-from headway.workload.text import BLOCK_TOKENS, MAX_TOKENS, TraceError
-
-Ids = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptSettings:
-    """Keys of all shapes: by default prompts share nothing."""
-
-    prefixes: int = 0
-    prefix_tokens: int = 2048
-    prefix_zipf: float = 0.0
-    turns: int = 1
-    turn_gap_s: float = 10.0
-
-    @property
-    def shares(self) -> bool:
-        """True if a prompt may have a part in common with another."""
-        return self.prefixes > 0 or self.turns > 1
-
-    @property
-    def prefix_blocks(self) -> int:
-        """Whole blocks of a prefix."""
-        return self.prefix_tokens // BLOCK_TOKENS if self.prefixes else 0
-
-
-@dataclass(slots=True)
-class Conversation:
-    """Its prompt so far, the answer included: `blocks` are the full ones of the last prompt."""
-
-    prefix: int
-    tokens: int
-    blocks: Ids
-    turns: int = 0
-    rested_s: float = 0.0
-
-
-class SharedPrompts:
-    """Makes the prompts of consecutive requests."""
-
-    def __init__(self, settings: PromptSettings, generator: np.random.Generator) -> None:
-        self._settings, self._generator = settings, generator
-        weights = np.arange(1, max(1, settings.prefixes) + 1) ** -settings.prefix_zipf
-        self._until = np.cumsum(weights / weights.sum())[:-1]
-        self._next_block = settings.prefixes * settings.prefix_blocks
-        self._written = 0
-        self._resting: deque[Conversation] = deque()
-
-    def complete(self, records: Records) -> tuple[Records, Ids]:
-        """The records with whole prompts, and the blocks of these; nothing is drawn where none is shared."""
-        if not self._settings.shares:
-            return records, np.empty(0, np.int64)
-        starts, drawn = self._generator.random((2, len(records)))
-        prefixes = np.searchsorted(self._until, drawn, side="right")
-        found: list[Ids] = []
-        for row, begins, prefix in zip(records, starts, prefixes.tolist(), strict=True):
-            conversation = self._taken(float(row["arrival_s"]), begins, prefix)
-            blocks = self._asked(conversation, row)
-            row["block_start"], row["block_count"] = self._written, len(blocks)
-            self._written += len(blocks)
-            found.append(blocks)
-        return records, np.concatenate(found) if found else np.empty(0, np.int64)
-
-    def _taken(self, now_s: float, drawn: float, prefix: int) -> Conversation:
-        """The conversation that a request belongs to."""
-        resting, settings = self._resting, self._settings
-        if resting and drawn * settings.turns >= 1.0 and resting[0].rested_s <= now_s:
-            return resting.popleft()
-        shared, whole = (settings.prefix_tokens if settings.prefixes else 0), settings.prefix_blocks
-        return Conversation(
-            prefix=prefix, tokens=shared, blocks=np.arange(prefix * whole, (prefix + 1) * whole)
-        )
-
-    def _asked(self, conversation: Conversation, row: np.void) -> Ids:
-        """The blocks of the next prompt, which becomes the record's."""
-        tokens = min(conversation.tokens + int(row["input_tokens"]), MAX_TOKENS)
-        known, full = conversation.blocks, tokens // BLOCK_TOKENS
-        fresh = -(-tokens // BLOCK_TOKENS) - len(known)
-        blocks = np.concatenate([known, np.arange(self._next_block, self._next_block + fresh)])
-        self._next_block += fresh
-        row["input_tokens"] = tokens
-        conversation.turns += 1
-        if conversation.turns < self._settings.turns:
-            conversation.blocks = blocks[:full]
-            conversation.tokens = tokens + int(row["output_tokens"])
-            conversation.rested_s = float(row["arrival_s"]) + self._settings.turn_gap_s
-            self._resting.append(conversation)
-        return blocks
-
+from headway.workload.prompts import PromptSettings, SharedPrompts
+from headway.workload.spool import SpoolWriter, to_records
+from headway.workload.text import MAX_TOKENS, TraceError
 
 Array = npt.NDArray[np.float64]
 GOLDEN = 0.6180339887498949
+STREAMS = 4
+"""Those of a seed that every load draws from; a shape that draws has one more."""
+MOST_BURSTS = 1_000_000
 
 
 class Shape(Protocol):
@@ -197,6 +101,36 @@ class Diurnal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rhythm:
+    """A day's sine around a mean rate, its crest anywhere, times what its clients do in each `burst_s`."""
+
+    rate_rps: float = 10.0
+    amplitude: float = 0.5
+    crest_s: float = 43200.0
+    period_s: float = 86400.0
+    burst_s: float = 300.0
+    burst_cv: float = 0.3
+    seed: int = 0
+
+    def bursts(self, duration_s: float) -> Array:
+        """The G_k."""
+        count, variance = ceil(duration_s / self.burst_s), self.burst_cv**2
+        if not variance:
+            return np.ones(count)
+        stream = np.random.SeedSequence(self.seed).spawn(STREAMS + 1)[STREAMS]
+        drawn = np.random.default_rng(stream).gamma(1.0 / variance, variance, count)
+        bursts: Array = drawn / drawn.mean()
+        return bursts
+
+    def rate(self, time_s: Array, duration_s: float) -> Array:
+        """The sine times the burst of the time."""
+        bursts = self.bursts(duration_s)
+        within = bursts[np.minimum((time_s / self.burst_s).astype(np.int64), len(bursts) - 1)]
+        sine = np.cos(2 * np.pi * (time_s - self.crest_s) / self.period_s)
+        return self.rate_rps * (1 + self.amplitude * sine) * within
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Burst:
     """Bursts of `burst_s` at `peak_rps`, one at the end of every `every_s`."""
 
@@ -227,26 +161,50 @@ class OnOff:
         return np.where(is_on, self.peak_rps, self.rate_rps)
 
 
-SHAPES: Mapping[str, type[Steady | Ramp | Step | Diurnal | Burst | OnOff]] = MappingProxyType(
-    {"steady": Steady, "ramp": Ramp, "step": Step, "diurnal": Diurnal, "burst": Burst, "onoff": OnOff}
+SHAPES: Mapping[str, type[Steady | Ramp | Step | Diurnal | Rhythm | Burst | OnOff]] = MappingProxyType(
+    {
+        "steady": Steady,
+        "ramp": Ramp,
+        "step": Step,
+        "diurnal": Diurnal,
+        "rhythm": Rhythm,
+        "burst": Burst,
+        "onoff": OnOff,
+    }
 )
 
 
-def highest_rps(shape: Shape) -> float:
-    """The rate that a shape reaches at most."""
+def highest_rps(shape: Shape, duration_s: float) -> float:
+    """The rate that a shape reaches at most in so long a load."""
+    if isinstance(shape, Rhythm):
+        return shape.rate_rps * (1 + shape.amplitude) * float(shape.bursts(duration_s).max())
     if isinstance(shape, Diurnal):
         return shape.rate_rps * (1 + shape.amplitude)
     return max(float(getattr(shape, key, 0.0)) for key in ("rate_rps", "peak_rps"))
 
 
 DRAWS = 65536
-POSITIVE = frozenset({"duration_s", "input_tokens", "output_tokens", "period_s", "every_s", "turns"})
-WHOLE = frozenset({"seed", "prefixes", "prefix_tokens", "turns"})
+POSITIVE = frozenset(
+    {
+        "duration_s",
+        "input_tokens",
+        "output_tokens",
+        "period_s",
+        "every_s",
+        "burst_s",
+        "turns",
+        "models",
+        "hours",
+    }
+)
+WHOLE = frozenset({"seed", "prefixes", "prefix_tokens", "turns", "models"})
 HIGHEST: Mapping[str, float] = MappingProxyType(
     {
         "amplitude": 1.0,
         "input_tokens": MAX_TOKENS,
         "output_tokens": MAX_TOKENS,
+        "models": 1000,
+        "burst_cv": 10.0,
         "input_cv": 10.0,
         "output_cv": 10.0,
         "back_at_s": inf,
@@ -300,12 +258,12 @@ def parse_generator(spec: str, seed: int) -> Generator:
     kind = SHAPES[name]
     parts = (kind, LoadSize, PromptSettings)
     own, common, shared = ({field.name for field in fields(part)} for part in parts)
-    given = _parse_pairs(spec, rest, own | common | shared | {"seed"})
+    given: dict[str, Any] = {"seed": seed, **parse_pairs(spec, rest, own | common | shared | {"seed"})}
     generator = Generator(
         shape=kind(**{key: value for key, value in given.items() if key in own}),
         load=LoadSize(**{key: value for key, value in given.items() if key in common}),
-        prompts=PromptSettings(**{key: value for key, value in given.items() if key in shared}),  # type: ignore[arg-type]
-        seed=int(given.get("seed", seed)),
+        prompts=PromptSettings(**{key: value for key, value in given.items() if key in shared}),
+        seed=int(given["seed"]),
     )
     _check_size(spec, generator)
     return generator
@@ -313,7 +271,13 @@ def parse_generator(spec: str, seed: int) -> Generator:
 
 def _check_size(spec: str, generator: Generator) -> None:
     """Refuse load that would never be drawn to its end, naming the key of the highest rate."""
-    shape, highest, duration_s = generator.shape, highest_rps(generator.shape), generator.load.duration_s
+    shape, duration_s = generator.shape, generator.load.duration_s
+    if isinstance(shape, Rhythm) and duration_s > shape.burst_s * MOST_BURSTS:
+        raise TraceError(
+            f"{spec}: burst_s: {shape.burst_s:g} s are too short for {duration_s:g} s (duration_s), "
+            f"at most {MOST_BURSTS:,} of them"
+        )
+    highest = highest_rps(shape, duration_s)
     if highest * duration_s <= MAX_REQUESTS:
         return
     rates = [name for name in ("rate_rps", "peak_rps") if hasattr(shape, name)]
@@ -324,7 +288,8 @@ def _check_size(spec: str, generator: Generator) -> None:
     )
 
 
-def _parse_pairs(spec: str, pairs: str, known: set[str]) -> dict[str, float]:
+def parse_pairs(spec: str, pairs: str, known: set[str]) -> dict[str, float]:
+    """The numbers of `key=value,…`; TraceError for unknown keys, and values out of their bounds."""
     given: dict[str, float] = {}
     for pair in filter(None, (part.strip() for part in pairs.split(","))):
         key, _, text = (part.strip() for part in pair.partition("="))
@@ -341,7 +306,7 @@ def generate(spec: str, generator: Generator) -> Ingested:
     """Draw the requests into a spool, piece by piece; raises TraceError when none arrives."""
     load = generator.load
     arrivals, inputs, outputs, chosen = (
-        np.random.default_rng(stream) for stream in np.random.SeedSequence(generator.seed).spawn(4)
+        np.random.default_rng(stream) for stream in np.random.SeedSequence(generator.seed).spawn(STREAMS)
     )
     prompts = SharedPrompts(generator.prompts, chosen)
     rows = 0
@@ -364,7 +329,8 @@ def generate(spec: str, generator: Generator) -> Ingested:
 
 
 def _arrivals(generator: Generator, rng: np.random.Generator) -> Iterator[npt.NDArray[np.float64]]:
-    highest, duration_s = highest_rps(generator.shape), generator.load.duration_s
+    duration_s = generator.load.duration_s
+    highest = highest_rps(generator.shape, duration_s)
     now_s = 0.0 if highest > 0 else duration_s
     while now_s < duration_s:
         times = now_s + np.cumsum(rng.exponential(1 / highest, DRAWS))

@@ -169,7 +169,7 @@ def test_report_of_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[
         ('{"policies": []}', "no result of headway compare: policies: has no row"),
         ('{"url": "", "outcomes": {}}', "no result of headway load: model is missing"),
         ('{"rows": [], "fleet": ""}', "no result of headway compare --routings: trace is missing"),
-        ('{"gpus": 1, "deployments": [7]}', "no result of headway share"),
+        ('{"gpus": 1, "deployments": [7]}', "no result of headway simulate --fleet"),
         ('{"setup": {}, "policies": [], "orders": {}}', "no result of headway queue-sim"),
         ('{"window": {}, "points": []}', "no result of headway advise: window."),
         ('{"candidates": [], "recommended": null}', "no result of headway recommend: trace is missing"),

@@ -12,7 +12,7 @@ from ray import serve
 
 from actors import control_plane, names
 from headway_cli.deployment import delete, deploy
-from headway_cli.fleet import change, fleet_form, fleet_settings
+from headway_cli.live_fleet import change, fleet_form, fleet_settings
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.ray.clusters import replicas, running_replicas, wait_until

@@ -44,6 +44,11 @@ def counts(spec: str, edges: list[float]) -> npt.NDArray[np.int64]:
             [2500 * (1 - 2 / np.pi), 5000 * (1 + 2 / np.pi), 2500 * (1 - 2 / np.pi)],
         ),
         (
+            "rhythm:rate_rps=10,amplitude=1,crest_s=0,period_s=1000,burst_cv=0,duration_s=1000",
+            [0, 250, 750, 1000],
+            [2500 * (1 + 2 / np.pi), 5000 * (1 - 2 / np.pi), 2500 * (1 + 2 / np.pi)],
+        ),
+        (
             "burst:rate_rps=1,peak_rps=50,burst_s=20,every_s=100,duration_s=200",
             [0, 80, 100, 180, 200],
             [80, 1000] * 2,
@@ -58,6 +63,14 @@ def counts(spec: str, edges: list[float]) -> npt.NDArray[np.int64]:
 )
 def test_arrivals_follow_the_shape(spec: str, edges: list[float], wanted: list[float]) -> None:
     assert (abs(counts(spec, edges) - wanted) < 5 * np.sqrt(wanted)).all()
+
+
+def test_a_rhythm_keeps_its_mean_and_varies_as_asked() -> None:
+    spec = "rhythm:rate_rps=20,amplitude=0,burst_s=100,burst_cv=0.5,duration_s=100000"
+    each = counts(f"{spec},seed=1", [*range(0, 100_001, 100)])
+    assert each.mean() == pytest.approx(2000, rel=0.01)
+    assert each.std() / each.mean() == pytest.approx(0.5, rel=0.1)
+    assert (counts(f"{spec},seed=2", [*range(0, 100_001, 100)]) != each).mean() > 0.9
 
 
 def test_steady_arrivals_are_poisson() -> None:
@@ -102,7 +115,10 @@ def test_a_generated_trace_lasts_as_asked_and_can_be_cut_and_scaled() -> None:
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [
-        ("stedy:rate_rps=1", r"unknown generator 'stedy'; known: steady, ramp, step, diurnal, burst, onoff"),
+        (
+            "stedy:rate_rps=1",
+            r"unknown generator 'stedy'; known: steady, ramp, step, diurnal, rhythm, burst, onoff",
+        ),
         ("steady:peak_rps=1", r"unknown key 'peak_rps' of steady; known: duration_s, input_cv, .*seed"),
         ("steady:rate_rps=fast", r"rate_rps: 'fast' is not a number"),
         ("steady:rate_rps", r"rate_rps: '' is not a number"),

@@ -9,35 +9,47 @@ from headway.engine import EngineRules
 from headway.planning import PlanningError, PolicySettings, PoolLimits, Role
 from headway.planning.hindsight.policy import make_headway
 from headway.planning.sharing import Standing
+from headway.simulation.deployments import SimulatedDeployment, simulate_fleet
 from headway.simulation.scenario import Scenario, StartUp
 from headway.simulation.simulate import simulate
-from headway_studies.sharing_simulation import Tenant, simulate_shared
-from tests.simulation.worlds import SLO, ArrayTrace, roofline_profile
+from tests.simulation.worlds import SLO, ArrayTrace, Schedule, roofline_profile
 
 PROFILE = roofline_profile()
 POOLS = {role: PoolLimits(max_replicas=20) for role in (Role.PREFILL, Role.DECODE)}
 RULES = EngineRules()
 
 
-def tenant(name, priority=0, *, rate=30.0, duration_s=900.0, seed=1, interval_s=30.0, initial=2):
+def deployment(
+    name,
+    priority=0,
+    *,
+    rate=30.0,
+    duration_s=900.0,
+    seed=1,
+    interval_s=30.0,
+    initial=2,
+    arrival_s=None,
+    pools=POOLS,
+):
     rng = np.random.default_rng(seed)
-    arrival_s = np.sort(rng.uniform(0.0, duration_s, round(rate * duration_s)))
+    if arrival_s is None:
+        arrival_s = np.sort(rng.uniform(0.0, duration_s, round(rate * duration_s)))
     trace = ArrayTrace(
         arrival_s=arrival_s,
         input_tokens=np.full(len(arrival_s), 2000),
         output_tokens=np.full(len(arrival_s), 60),
     )
-    settings = PolicySettings(slo=SLO, limits=POOLS, interval_s=interval_s, engine=RULES)
+    settings = PolicySettings(slo=SLO, limits=pools, interval_s=interval_s, engine=RULES)
     scenario = Scenario(
         profile=PROFILE,
         slo=SLO,
-        pools=POOLS,
-        initial=dict.fromkeys(POOLS, initial),
+        pools=pools,
+        initial=dict.fromkeys(pools, initial),
         engine=RULES,
         start_up=StartUp(delay_s=30.0),
     )
     policy = make_headway(settings, PROFILE)
-    return Tenant(
+    return SimulatedDeployment(
         name=name, scenario=scenario, trace=trace, policy=policy, standing=Standing(priority=priority)
     )
 
@@ -52,13 +64,13 @@ def asked(results):
 @pytest.fixture(scope="module")
 def tight():
     """Two alike that want five to nine GPUs each, on ten; the one that comes first ends first."""
-    first = tenant("first", priority=2, duration_s=600.0, initial=4)
-    return simulate_shared([first, tenant("second", priority=1, seed=2, initial=4)], 10)
+    first = deployment("first", priority=2, duration_s=600.0, initial=4)
+    return simulate_fleet([first, deployment("second", priority=1, seed=2, initial=4)], 10)
 
 
 def test_with_an_ample_budget_each_is_as_if_alone():
-    one, other = tenant("one", duration_s=300.0), tenant("other", duration_s=300.0, seed=2, rate=10.0)
-    results = simulate_shared([one, other], 100)
+    one, other = deployment("one", duration_s=300.0), deployment("other", duration_s=300.0, seed=2, rate=10.0)
+    results = simulate_fleet([one, other], 100)
     for each in (one, other):
         alone = simulate(each.scenario, each.trace, each.policy)
         shared = results[each.name]
@@ -85,10 +97,10 @@ def test_what_one_does_not_need_any_more_goes_to_the_other(tight):
 
 
 def test_the_order_of_deployments_does_not_matter(tight):
-    again = simulate_shared(
+    again = simulate_fleet(
         [
-            tenant("second", priority=1, seed=2, initial=4),
-            tenant("first", priority=2, duration_s=600.0, initial=4),
+            deployment("second", priority=1, seed=2, initial=4),
+            deployment("first", priority=2, duration_s=600.0, initial=4),
         ],
         10,
     )
@@ -98,17 +110,56 @@ def test_the_order_of_deployments_does_not_matter(tight):
 
 
 def test_first_fleets_are_cut_to_the_budget_in_proportion():
-    crowd = [tenant("large", initial=9, duration_s=60.0), tenant("small", initial=3, duration_s=60.0)]
-    results = simulate_shared(crowd, 12)
+    crowd = [deployment("large", initial=9, duration_s=60.0), deployment("small", initial=3, duration_s=60.0)]
+    results = simulate_fleet(crowd, 12)
     assert [sum(pool.desired[0] for pool in results[one.name].replicas.values()) for one in crowd] == [9, 3]
 
 
 def test_minimums_beyond_the_budget_are_refused():
     with pytest.raises(PlanningError, match=r"3 GPUs do not hold .* \(one 2, other 2\)"):
-        simulate_shared([tenant("one", duration_s=60.0), tenant("other", duration_s=60.0)], 3)
+        simulate_fleet([deployment("one", duration_s=60.0), deployment("other", duration_s=60.0)], 3)
 
 
 def test_intervals_that_differ_are_refused():
-    slower = replace(tenant("slower", duration_s=60.0, interval_s=60.0), standing=Standing(priority=1))
+    slower = replace(deployment("slower", duration_s=60.0, interval_s=60.0), standing=Standing(priority=1))
     with pytest.raises(PlanningError, match="need the same"):
-        simulate_shared([tenant("one", duration_s=60.0), slower], 20)
+        simulate_fleet([deployment("one", duration_s=60.0), slower], 20)
+
+
+MAY_SLEEP = {Role.MIXED: PoolLimits(min_replicas=0, max_replicas=4)}
+
+
+def sleeper(*arrivals_s, priority=0):
+    return deployment("rare", priority, arrival_s=np.array(arrivals_s), pools=MAY_SLEEP, initial=0)
+
+
+def targets_of(result):
+    return [(row.end_s, row.targets["mixed"]) for row in result.intervals if row.targets]
+
+
+@pytest.mark.parametrize("budget", [None, 20])
+def test_a_request_wakes_a_deployment_before_the_next_tick(budget):
+    busy = deployment("busy", duration_s=300.0, rate=5.0)
+    result = simulate_fleet([sleeper(100.0), busy], budget)
+    assert [count for end_s, count in targets_of(result["rare"]) if end_s <= 90.0] == [0, 0, 0]
+    assert (100.0, 1) in targets_of(result["rare"])
+    assert result["rare"].tally.requests == 1
+    if budget is not None:
+        assert [row.end_s for row in result["busy"].intervals[:4]] == [30.0, 60.0, 90.0, 120.0]
+        assert (120.0, 1) in targets_of(result["rare"])
+
+
+def test_a_wake_takes_what_is_free_and_a_higher_priority_the_rest_at_the_tick():
+    busy = deployment("busy", duration_s=300.0, rate=60.0, initial=4)
+    result = simulate_fleet([sleeper(100.0, priority=1), busy], 8)
+    assert sum(result["busy"].intervals[2].targets.values()) == 8
+    assert (100.0, 0) in targets_of(result["rare"])
+    assert (120.0, 1) in targets_of(result["rare"])
+
+
+def test_only_headway_shares_a_budget():
+    other = replace(
+        deployment("other", duration_s=60.0), policy=Schedule([dict.fromkeys(POOLS, 1)], interval_s=30.0)
+    )
+    with pytest.raises(PlanningError, match="only headway shares a budget, and other has another"):
+        simulate_fleet([other], 20)

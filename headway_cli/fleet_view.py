@@ -1,59 +1,28 @@
-"""`headway share`: several deployments under one GPU budget, as text and as an HTML page."""
+"""A simulated fleet as text and as an HTML page."""
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 from rich.console import Console
 
 from headway.words import percent, plural
-from headway_cli.flags import argument, switch
-from headway_cli.output import JsonFile, ReportFile, check_outputs, deliver
+from headway_cli.fleet import BudgetUse, DeploymentUse, FleetReport
 from headway_cli.page.charts import Board, Figure, Style, colour, plain
 from headway_cli.page.series import gpus_over_time, interval_columns, steps
 from headway_cli.page.template import charts, figures, heading, named, notes, page
 from headway_cli.result_view import COMPARED, common_notes
-from headway_cli.terminal import announce_compilation, bar, bold, print_facts, print_notes, table
-from headway_studies.commands.shared_budget import (
-    BudgetUse,
-    DeploymentUse,
-    ShareReport,
-    read_shared,
-    run_shared,
-    run_split,
-)
+from headway_cli.terminal import bold, print_facts, print_notes, table
 
-OVER_TIME = {"shared": "GPUs, shared", "split": "GPUs, split in fixed parts"}
+OVER_TIME = {"shared": "GPUs, shared", "split": "GPUs, split in fixed parts", "each alone": "GPUs"}
 
 
-def share(
-    *,
-    file: Annotated[str, argument("FILE", "The deployments and their budget (YAML).")],
-    split: Annotated[
-        bool, switch("--split", "Also run each alone in a fixed part of the budget, for comparison.")
-    ] = False,
-    json: JsonFile = None,
-    report: ReportFile = None,
-) -> None:
-    """Simulate deployments that share a GPU budget by priority: attainment, cost, who held what."""
-    check_outputs({"--json": json, "--report": report}, (file,))
-    path = Path(file)
-    shared = read_shared(path)
-    announce_compilation()
-    with bar("simulating") as progress:
-        together = run_shared(shared, path, progress)
-        alone = run_split(shared, path, together) if split else None
-    found = ShareReport(gpus=shared.gpus, shared=together, split=alone)
-    print_shared(found, deliver(json, report, found.document, lambda: render(found)))
-
-
-def headline(report: ShareReport) -> str:
+def headline(report: FleetReport) -> str:
     """The number of deployments, and the budget."""
-    return f"{plural(len(report.shared.deployments), 'deployment')} share {plural(report.gpus, 'GPU')}"
+    count = plural(len(report.whole.deployments), "deployment")
+    return count if report.gpus is None else f"{count} share {plural(report.gpus, 'GPU')}"
 
 
-def totals(report: ShareReport) -> dict[str, str]:
+def totals(report: FleetReport) -> dict[str, str]:
     """The sums of each way to use the budget, as sentences."""
     return {
         name.capitalize(): f"{use.lost:,} of {use.requests:,} requests lost "
@@ -63,13 +32,14 @@ def totals(report: ShareReport) -> dict[str, str]:
     }
 
 
-def _ways(report: ShareReport) -> dict[str, BudgetUse]:
-    return {"shared": report.shared} | ({} if report.split is None else {"split": report.split})
+def _ways(report: FleetReport) -> dict[str, BudgetUse]:
+    name = "each alone" if report.gpus is None else "shared"
+    return {name: report.whole} | ({} if report.split is None else {"split": report.split})
 
 
-def rows(report: ShareReport) -> list[list[str]]:
+def rows(report: FleetReport) -> list[list[str]]:
     """Cells of the table; with a split, each deployment has two rows."""
-    found = [["shared", *_cells(one)] for one in report.shared.deployments]
+    found = [["shared" if report.gpus else "none", *_cells(one)] for one in report.whole.deployments]
     if report.split is not None and report.split.parts is not None:
         parts = report.split.parts
         found += [[f"{parts[one.name]} alone", *_cells(one)] for one in report.split.deployments]
@@ -104,15 +74,15 @@ SHOWN: Mapping[str, Callable[[DeploymentUse], str]] = {
 HEAD: Sequence[str] = ("budget", "deployment", *SHOWN)
 
 
-def all_notes(report: ShareReport) -> list[str]:
+def all_notes(report: FleetReport) -> list[str]:
     """The notes that each deployment alone has, under its name, then those of all."""
-    uses = report.shared.deployments
+    uses = report.whole.deployments
     common = common_notes([one.report for one in uses])
     own = [f"{one.name}: {note}" for one in uses for note in one.report.notes if note not in common]
     return [*own, *common]
 
 
-def print_shared(report: ShareReport, out: Console) -> None:
+def print_fleet(report: FleetReport, out: Console) -> None:
     """The whole report."""
     out.print(bold(headline(report)))
     print_facts(totals(report), out)
@@ -120,7 +90,7 @@ def print_shared(report: ShareReport, out: Console) -> None:
     print_notes(all_notes(report), out)
 
 
-def render(report: ShareReport) -> str:
+def render(report: FleetReport) -> str:
     """The page: GPUs held over time, load, attainment; the same report gives the same text."""
     body = (
         named(totals(report)),
@@ -129,17 +99,22 @@ def render(report: ShareReport) -> str:
         charts(_draw(report)),
         notes(all_notes(report)),
     )
-    subtitle = "A higher priority comes first; inside a tier the fewest requests are lost that can be."
+    subtitle = (
+        "Each plans by itself."
+        if report.gpus is None
+        else "A higher priority comes first; inside a tier the fewest requests are lost that can be."
+    )
     return page(*body, title=headline(report), subtitle=subtitle)
 
 
-def _draw(report: ShareReport) -> Figure:
-    ways, first = _ways(report), report.shared.deployments
+def _draw(report: FleetReport) -> Figure:
+    ways, first = _ways(report), report.whole.deployments
     titles = (*(OVER_TIME[way] for way in ways), "Load", *(f"Attainment, {way}" for way in ways))
     board = Board(max(one.report.simulated_s for one in first), titles)
     for row, use in enumerate(ways.values(), start=1):
         _draw_gpus(board, row, use.deployments)
-        board.target(row, f"budget {report.gpus}", report.gpus)
+        if report.gpus is not None:
+            board.target(row, f"budget {report.gpus}", report.gpus)
         board.axis(row, whole=True)
     for at, one in enumerate(first):
         columns = interval_columns(one.report.intervals)

@@ -1,0 +1,101 @@
+"""A fleet on a Ray cluster: one application of gateway and control plane, and one for each deployment.
+
+The first `up` starts all of it. Another one brings what runs to what the file says now: deployments are
+added and removed, changed ones get their settings, and engines that have to start anew are replaced by Serve
+one by one. Nothing happens to the others.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from actors.applications import members_of
+from actors.planning.settings import fixed
+from actors.store import InternalKvStore
+from headway.config import ConfigError, FleetConfig, HeadwayConfig
+from headway.words import plural
+from headway_cli.deployment import Form, Say, delete_one, run, wait_until_running
+from headway_cli.errors import CliError
+from headway_cli.live_checks import check_live
+
+if TYPE_CHECKING:
+    from ray.serve import Application
+
+NOT_OF_ENGINES = ("planner", "metrics", "connector", "share", "fleet", "gpu_types")
+"""Settings that engines do not go by, beside those that may change while they run."""
+
+
+def fleet_settings(path: str, application: str) -> FleetConfig:
+    """The settings of a fleet as this application needs them, checked. CliError, ConfigError."""
+    from serve_apps.arguments import read_fleet
+
+    fleet = read_fleet(path, application)
+    for name, config in fleet.deployments.items():
+        if name == application:
+            raise ConfigError(f"{path}: deployments.{name}: is the name of the gateway's application, too")
+        try:
+            check_live(config.model_copy(update={"gateway": _own(config, fleet.common)}), None)
+        except CliError as error:
+            raise CliError(f"{path}: deployments.{name}: {error}") from error
+    return fleet
+
+
+def _own(config: HeadwayConfig, common: HeadwayConfig) -> Any:  # noqa: ANN401 - its gateway's settings
+    """Its settings of the gateway, with files as the common ones have them."""
+    return config.gateway.model_copy(
+        update={"keys_file": common.gateway.keys_file, "tls": common.gateway.tls}
+    )
+
+
+def fleet_form(fleet: FleetConfig) -> Form:
+    """What `headway up` deploys for a fleet."""
+    engines = plural(len(fleet.deployments), "deployment")
+    return Form(
+        verb="up",
+        parts=f"gateway, control plane and the engines of {engines}",
+        ingress="Gateway",
+        build=lambda _: _gateway(fleet),
+        members={name: partial(_engines, config) for name, config in fleet.deployments.items()},
+    )
+
+
+def _gateway(fleet: FleetConfig) -> "Application":
+    from serve_apps.fleet_host import fleet_application
+
+    return fleet_application(fleet)
+
+
+def _engines(config: HeadwayConfig) -> "Application":
+    from serve_apps.builders import engines_alone
+
+    return engines_alone(config)
+
+
+def change(fleet: FleetConfig, application: str, say: Say) -> None:
+    """Bring the fleet that this application serves to these settings. CliError."""
+    from actors.connectors.external_scaling import hand_over
+    from actors.connectors.protocol import Refused
+    from serve_apps.fleet_host import members
+
+    before, now = members_of(InternalKvStore(), application), fleet.deployments
+    anew = {
+        name: _engines(config)
+        for name, config in now.items()
+        if name not in before or _of_engines(before[name]) != _of_engines(config)
+    }
+    if anew:
+        say(f"starting the engines of {', '.join(anew)}")
+        run(anew)
+        within_s = max(now[name].engine.ready_within_s for name in anew)
+        wait_until_running(tuple(anew), within_s, say)
+    try:
+        hand_over(application, members(fleet))
+    except Refused as error:
+        raise CliError(str(error)) from error
+    for name in before.keys() - now.keys():
+        say(f"ending {name}")
+        delete_one(name)
+
+
+def _of_engines(config: HeadwayConfig) -> Mapping[str, Any]:
+    return {key: value for key, value in fixed(config).items() if key not in NOT_OF_ENGINES}

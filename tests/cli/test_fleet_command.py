@@ -1,0 +1,165 @@
+"""`headway simulate --fleet`: table, JSON, page, fixed parts, and files that cannot be used."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.config import load_fleet
+from headway_cli.fleet import FleetReport, fleet_jobs, parse_fleet, run_fleet, run_split
+from headway_cli.fleet_view import render
+from tests.cli.cli_cases import headway
+
+LOAD = "steady:rate_rps=8,duration_s=240,input_tokens=3000,output_tokens=60"
+GOOD = f"""\
+fleet: {{gpus: 6}}
+deployments:
+  chat: {{model: a, share: {{priority: 2}}, simulation: {{load: {{trace: "{LOAD},seed=1"}}}}}}
+  batch: {{model: b, slo: {{ttft_ms: 900}}, simulation: {{load: {{trace: "{LOAD},seed=2"}}}}}}
+"""
+FILES = {
+    "no requests": (
+        GOOD.replace(f'trace: "{LOAD},seed=1"', ""),
+        ["fleet.yaml: deployments.chat.simulation.load.trace: missing"],
+    ),
+    "unknown profile": (GOOD.replace("slo: {ttft_ms: 900}", "engine: {profile: none}"), ["batch: ", "none"]),
+    "another policy": (
+        GOOD.replace("slo: {ttft_ms: 900}", "planner: {policy: reference}"),
+        ["planner.policy: only headway shares a budget, and batch has another"],
+    ),
+    "unlike intervals": (
+        GOOD.replace("slo: {ttft_ms: 900}", "planner: {adjustment_interval_s: 60}"),
+        ["planner.adjustment_interval_s: deployments that share a budget need the same"],
+    ),
+    "minimums beyond the budget": (
+        GOOD.replace("gpus: 6", "gpus: 3"),
+        ["3 GPUs do not hold the minimums of all deployments (chat 2, batch 2)"],
+    ),
+}
+FLAGS = {
+    ("trace.csv", "--fleet", "fleet.yaml"): "TRACE: does not go with --fleet",
+    ("--fleet", "fleet.yaml", "--config", "x.yaml"): "--config: does not go with --fleet; its file says it",
+    (
+        "--fleet",
+        "fleet.yaml",
+        "--max-replicas",
+        "3",
+    ): "--max-replicas: does not go with --fleet; its file says it",
+    ("--fleet", "fleet.yaml", "--split", "chat=3"): (
+        "--split: should name each deployment once, and batch is not in both"
+    ),
+    ("--fleet", "fleet.yaml", "--split", "chat=3,batch=4"): "--split: the parts are 7 GPUs, fleet.gpus is 6",
+    (): "TRACE: missing; or --fleet FILE",
+    (LOAD, "--split", "use"): "--split: goes with --fleet",
+}
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def fleet(text: str) -> Any:
+    """The jobs of a fleet, and its budget."""
+    Path("fleet.yaml").write_text(text, encoding="utf-8")
+    found = load_fleet("fleet.yaml")
+    return fleet_jobs(found, Path("fleet.yaml")), found.common.fleet.gpus
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> FleetReport:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("fleet"))
+        jobs, gpus = fleet(GOOD)
+    found = run_fleet(jobs, gpus)
+    return FleetReport(gpus=gpus, whole=found, split=run_split(jobs, gpus, "use", found))
+
+
+@pytest.fixture(scope="module")
+def document(report: FleetReport) -> dict[str, Any]:
+    return report.document()
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_fleets_that_cannot_be_simulated(case: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text, words = FILES[case]
+    Path("fleet.yaml").write_text(text, encoding="utf-8")
+    said = headway(capsys, "simulate", "--fleet", "fleet.yaml", "--json", "out.json")
+    assert all(word in said.complaint() for word in words), said.err
+    assert not Path("out.json").exists()
+
+
+@pytest.mark.parametrize("flags", FLAGS)
+def test_flags_that_do_not_go_together(flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("fleet.yaml").write_text(GOOD, encoding="utf-8")
+    assert FLAGS[flags] in headway(capsys, "simulate", *flags).complaint()
+
+
+def test_table_document_and_page(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("fleet.yaml").write_text(GOOD, encoding="utf-8")
+    outputs = "--json", "out.json", "--report", "out.html"
+    ended = headway(capsys, "simulate", "--fleet", "fleet.yaml", "--duration", "120", *outputs)
+    assert ended.code == 0, ended.err
+    assert "2 deployments share 6 GPUs" in ended.out
+    assert re.search(r"^ ?shared +batch +0 ", ended.out, re.M)
+    found = json.loads(Path("out.json").read_text(encoding="utf-8"))
+    assert [row["name"] for row in found["deployments"]] == ["chat", "batch"]
+    assert {row["trace"]["duration_s"] for row in found["deployments"]} == {120.0}
+    assert "split" not in found
+    assert Path("out.html").read_text(encoding="utf-8") == render(parse_fleet(found))
+
+
+def test_without_a_budget_each_is_simulated_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("fleet.yaml").write_text(GOOD.replace("fleet:", "# fleet:"), encoding="utf-8")
+    ended = headway(capsys, "simulate", "--fleet", "fleet.yaml", "--json", "out.json", "--report", "out.html")
+    assert ended.code == 0, ended.err
+    assert re.search(r"^ ?none +batch +0 ", ended.out, re.M)
+    alone = headway(capsys, "simulate", f"{LOAD},seed=1", "--json", "chat.json")
+    assert alone.code == 0, alone.err
+    chat = json.loads(Path("out.json").read_text(encoding="utf-8"))["deployments"][0]
+    expected = json.loads(Path("chat.json").read_text(encoding="utf-8"))
+    assert chat["gpu_hours"] == expected["gpu_hours"]
+    assert chat["attainment"] == expected["attainment"]
+
+
+def test_targets_keep_the_budget_and_sums_are_those_of_the_rows(document: dict[str, Any]) -> None:
+    assert document["most_gpus"] <= document["gpus"] == 6
+    for way in (document, document["split"]):
+        assert way["requests"] == sum(row["requests"] for row in way["deployments"])
+        assert way["lost"] == sum(row["lost"] for row in way["deployments"])
+        for row in way["deployments"]:
+            assert row["lost"] == round(row["requests"] * (1 - row["attainment"]))
+            assert all("grant" in one["reasons"] for one in row["intervals"][:-1]) == (way is document)
+
+
+def test_floors_and_ceilings_hold_at_every_decision() -> None:
+    text = GOOD.replace("priority: 2", "priority: 2, ceiling_gpus: 3")
+    chat, batch = run_fleet(
+        *fleet(text.replace("model: b", "model: b, share: {floor_gpus: 4, lend: 0}"))
+    ).deployments
+    for one, low, high in ((chat, 0, 2), (batch, 4, 4)):
+        for row in one.report.intervals[:-1]:
+            grant = row.reasons["grant"]
+            assert min(low, grant["wanted"]) <= grant["gpus"] <= high
+            assert sum(row.targets.values()) <= grant["gpus"]
+
+
+def test_what_is_split_is_the_budget(document: dict[str, Any]) -> None:
+    assert sum(document["split"]["parts"].values()) == 6
+    assert min(document["split"]["parts"].values()) >= 2
+
+
+def test_stated_parts_bound_each(report: FleetReport) -> None:
+    jobs, gpus = fleet(GOOD)
+    chat, batch = run_split(jobs, gpus, "chat=2,batch=4", report.whole).deployments
+    assert [sum(row.targets.values()) for row in chat.report.intervals[:-1]] == [2] * 8
+    assert max(sum(row.targets.values()) for row in batch.report.intervals[:-1]) <= 4
+
+
+def test_the_page_shows_both_ways(report: FleetReport) -> None:
+    page = render(report)
+    for text in ("GPUs, shared", "GPUs, split in fixed parts", "budget 6", "chat", "batch"):
+        assert text in page
+    assert page == render(parse_fleet(json.loads(json.dumps(report.document()))))
