@@ -40,8 +40,8 @@ from headway_cli.deployment import (
 )
 from headway_cli.errors import CliError
 from headway_cli.flags import argument, option, switch
-from headway_cli.live_fleet import change, fleet_form, fleet_settings
 from headway_cli.live_checks import attach_settings
+from headway_cli.live_fleet import change, fleet_form, fleet_settings
 from headway_cli.ownership import announce, log_file, owning
 from headway_cli.terminal import say
 
