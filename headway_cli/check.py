@@ -19,6 +19,7 @@ from headway.config import (
     ConfigError,
     HeadwayConfig,
     SloSettings,
+    is_fleet,
     load_config,
     resolve_profile,
 )
@@ -34,6 +35,7 @@ from headway.words import milliseconds, shown
 from headway.workload import open_trace
 from headway.workload.formats import FORMATS
 from headway.workload.known_files import known_file
+from headway_cli.cluster import APPLICATION
 from headway_cli.errors import CliError, CliErrors, is_wrong_input
 from headway_cli.flags import argument, option, switch
 from headway_cli.job import ANY_LOAD, Job
@@ -59,17 +61,28 @@ def check(
             check_cluster(config, cluster)
         elif (kind := known_file(Path(config))) is not None:
             raise CliError(f"{config}: taken for {kind.name}, not for a configuration")
+        elif is_fleet(config) and not attach:
+            _check_fleet(config)
         elif attach:
             look(attach_settings(config), config)
         else:
-            _check(load_config(config), config)
+            _check(load_config(config), config, config)
     except ConfigError as error:
         raise CliErrors(error.faults or [str(error)]) from error
 
 
-def _check(settings: HeadwayConfig, config: str) -> None:
-    """Print what the settings come to; CliErrors with all that is wrong in them."""
-    plan = _plan(settings, config)
+def _check_fleet(config: str) -> None:
+    """The same of each deployment."""
+    from headway_cli.live_fleet import fleet_settings
+
+    fleet = fleet_settings(config, APPLICATION)
+    for name, settings in fleet.deployments.items():
+        _check(settings, f"{config}: deployments.{name}", None)
+
+
+def _check(settings: HeadwayConfig, config: str, file: str | None) -> None:
+    """Print what the settings come to; CliErrors with all that is wrong in them. `config` names them."""
+    plan = _plan(settings, config, file)
     pools = " and ".join(plan.settings.limits)
     print(f"{config}: ok, {plan.policy.name} policy on {pools} pools, profile {plan.profile_name}")
     for note in (
@@ -89,7 +102,7 @@ def _check(settings: HeadwayConfig, config: str) -> None:
         print(f"GPU types of gpu-plan: {', '.join(settings.gpu_types)}")
 
 
-def _plan(settings: HeadwayConfig, config: str) -> Plan:
+def _plan(settings: HeadwayConfig, config: str, file: str | None) -> Plan:
     """The plan that `simulate` would begin with; CliErrors has what it, `up` and a gateway would refuse."""
     from serve_apps.arguments import refuse_fleets_of_others
 
@@ -110,7 +123,7 @@ def _plan(settings: HeadwayConfig, config: str) -> Plan:
         lambda: make_pipelines(settings.routing),
         simulated,
         *(_profile_of(name, kind.profile) for name, kind in settings.gpu_types.items()),
-        *live_checks(settings, config),
+        *live_checks(settings, file),
     )
     problems: dict[str, None] = {}
     for step in steps:

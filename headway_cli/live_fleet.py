@@ -13,6 +13,7 @@ from actors.applications import members_of
 from actors.planning.settings import fixed
 from actors.store import InternalKvStore
 from headway.config import ConfigError, FleetConfig, HeadwayConfig
+from headway.planning import policy_settings
 from headway.words import plural
 from headway_cli.deployment import Form, Say, delete_one, run, wait_until_running
 from headway_cli.errors import CliError
@@ -37,7 +38,19 @@ def fleet_settings(path: str, application: str) -> FleetConfig:
             check_live(config.model_copy(update={"gateway": _own(config, fleet.common)}), None)
         except CliError as error:
             raise CliError(f"{path}: deployments.{name}: {error}") from error
+    _check_minimums(path, fleet)
     return fleet
+
+
+def _check_minimums(path: str, fleet: FleetConfig) -> None:
+    """ConfigError where not even the least replicas of all find room in the common budget."""
+    pools = {name: policy_settings(config).limits.values() for name, config in fleet.deployments.items()}
+    least = {
+        name: sum(each.min_replicas * each.gpus_per_replica for each in own) for name, own in pools.items()
+    }
+    if (gpus := fleet.common.fleet.gpus) is not None and sum(least.values()) > gpus:
+        named = ", ".join(f"{name} {count}" for name, count in least.items() if count)
+        raise ConfigError(f"{path}: fleet.gpus: {gpus} GPUs do not hold min_replicas of all ({named})")
 
 
 def _own(config: HeadwayConfig, common: HeadwayConfig) -> Any:  # noqa: ANN401 - its gateway's settings

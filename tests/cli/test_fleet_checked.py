@@ -1,0 +1,53 @@
+"""`headway check` of a file of several deployments: each by itself, and what they come to together."""
+
+from pathlib import Path
+
+import pytest
+from cli_cases import headway
+
+FILE = """
+fleet: {gpus: 3}
+pools: {mixed: {max_replicas: 4}}
+deployments:
+  chat: {model: llama-3.1-8b}
+  code: {model: codestral, pools: {mixed: {min_replicas: 2}}}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(FILE)
+    return path
+
+
+def test_each_deployment_is_checked(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = headway(capsys, "check", file).out.splitlines()
+
+    assert [line.partition(" policy")[0] for line in lines if ": ok" in line] == [
+        f"{file}: deployments.chat: ok, headway",
+        f"{file}: deployments.code: ok, headway",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("gpus: 3", "gpus: 2", "fleet.gpus: 2 GPUs do not hold min_replicas of all (chat 1, code 2)"),
+        ("chat: {", "headway: {", "deployments.headway: is the name of the gateway's application, too"),
+        (
+            "model: codestral",
+            "model: codestral, engine: {kind: external}",
+            "deployments.code: engine.kind: external engines are not started here",
+        ),
+        ("model: codestral", "model: codestral, planner: {policy: reference}", "deployments.code: "),
+    ],
+)
+def test_what_up_would_refuse_is_one_line(
+    file: Path, old: str, new: str, fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(FILE.replace(old, new, 1))
+    complaint = headway(capsys, "check", file).complaint()
+
+    assert complaint.startswith(f"{file}: {fault}")
+    assert "\n" not in complaint
