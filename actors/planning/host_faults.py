@@ -29,6 +29,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
+from math import inf
+from threading import Lock
 from typing import Any
 
 from actors import compat_ray, names
@@ -212,20 +215,40 @@ class _Node:
 _Look = tuple[Sequence[_Node], Mapping[str, RestartFigures], frozenset[str]]
 
 
+class _Tables:
+    """Ray's tables of actors and nodes, asked once for all that look in this process."""
+
+    def __init__(self) -> None:
+        self._lock, self._asked_s = Lock(), -inf
+        self._found: tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]] = {}, ()
+
+    def get(self) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
+        """As they are, or were a moment ago; blocks while one of the threads asks the GCS."""
+        import ray
+
+        with self._lock:
+            if time.monotonic() - self._asked_s >= PERIOD_S / 2:
+                self._found = compat_ray.actors_table(), ray.nodes()  # type: ignore[no-untyped-call]
+                self._asked_s = time.monotonic()
+            return self._found
+
+
+@cache
+def _tables() -> _Tables:
+    return _Tables()
+
+
 def _looked(application: str, front: str) -> _Look:
     """All nodes that Ray knows, with their named actors, restarts, parts; blocks while it asks the GCS."""
-    known = compat_ray.actors_table()
-    restarted = {**restarts(known.values(), front), **restarts(known.values(), application)}
-    return _nodes(known), restarted, parts(known.values(), front)
+    actors, nodes = _tables().get()
+    restarted = {**restarts(actors.values(), front), **restarts(actors.values(), application)}
+    return _nodes(actors, nodes), restarted, parts(actors.values(), front)
 
 
-def _nodes(actors: Mapping[str, Any]) -> Sequence[_Node]:
-    import ray
-
+def _nodes(actors: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> Sequence[_Node]:
     ran: dict[str, list[str]] = {}
     for actor in _alive(actors):
         ran.setdefault(actor["Address"]["NodeID"], []).append(_short(actor["Name"]))
-    nodes: Iterable[Mapping[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     return [
         _Node(
             host=SeenHost(

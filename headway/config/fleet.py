@@ -101,9 +101,6 @@ def _deployment(
     whole = _over(tree, own)
     if (separate := _separate(own)) is not None and separate is not _separate(tree):
         whole["pools"] = own["pools"]
-    fleet = whole.get("fleet") or {}
-    if isinstance(fleet, Mapping):
-        whole["fleet"] = {**fleet, "deployment": name}
     for key, value in overrides.items():
         if value is not None:
             whole = _over(whole, _nested(key, value))

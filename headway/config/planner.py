@@ -85,8 +85,6 @@ class FleetSettings(Settings):
     gpus: Annotated[PositiveInt, Field(le=MOST_GPUS)] | None = None
     """GPUs that all of them together may hold, divided by priority, then by what they save (docs/fleet.md);
     null: each plans by its own limits alone."""
-    deployment: str = Field(default="", max_length=60)
-    """The name of this deployment among them; a file with `deployments` gives it."""
     application: str = ""
     """The Serve application whose gateway serves this deployment; `headway up` gives it for a file with
     `deployments`."""
