@@ -7,12 +7,16 @@ one by one. Nothing happens to the others.
 
 from collections.abc import Mapping
 from functools import partial
+from hashlib import sha256
+from json import dumps
 from typing import TYPE_CHECKING, Any
 
 from actors.applications import members_of
-from actors.planning.settings import fixed
+from actors.planning.settings import dump, fixed, value_at
 from actors.store import InternalKvStore
+from actors.stored import Kind, put, read
 from headway.config import ConfigError, FleetConfig, HeadwayConfig
+from headway.config.fleet import ONCE
 from headway.planning import policy_settings
 from headway.words import plural
 from headway_cli.deployment import Form, Say, delete_one, run, wait_until_running
@@ -75,7 +79,24 @@ def fleet_form(fleet: FleetConfig) -> Form:
 def _gateway(fleet: FleetConfig) -> "Application":
     from serve_apps.fleet_host import fleet_application
 
+    put(InternalKvStore(), STARTED_WITH, _place(fleet), _once(fleet))
     return fleet_application(fleet)
+
+
+STARTED_WITH = Kind("fleet", dict[str, str])
+
+
+def _place(fleet: FleetConfig) -> str:
+    """The key of what the gateway was started with."""
+    return f"fleets/{next(iter(fleet.deployments.values())).fleet.application}"
+
+
+def _once(fleet: FleetConfig) -> dict[str, str]:
+    """By dotted key, a checksum of each setting that a gateway has from its start."""
+    whole = fleet.common.model_dump(mode="json")
+    keys = [key.get_secret_value() for key in fleet.common.gateway.api_keys]
+    found = {key: value_at(whole, key) for key in ONCE if key != "fleet"} | {"gateway.api_keys": keys}
+    return {key: sha256(dumps(value, sort_keys=True).encode()).hexdigest() for key, value in found.items()}
 
 
 def _engines(config: HeadwayConfig) -> "Application":
@@ -84,13 +105,16 @@ def _engines(config: HeadwayConfig) -> "Application":
     return engines_alone(config)
 
 
-def change(fleet: FleetConfig, application: str, say: Say) -> None:
-    """Bring the fleet that this application serves to these settings. CliError."""
+def change(fleet: FleetConfig, application: str, say: Say) -> str:
+    """Bring the fleet that this application serves to these settings; what has changed. CliError."""
     from actors.connectors.external_scaling import hand_over
     from actors.connectors.protocol import Refused
     from serve_apps.fleet_host import members
 
     before, now = members_of(InternalKvStore(), application), fleet.deployments
+    started = read(InternalKvStore(), STARTED_WITH, _place(fleet), dict, own=False) or {}
+    if other := [key for key, value in _once(fleet).items() if started.get(key, value) != value]:
+        raise CliError(f"{', '.join(other)}: the gateway has this from its start; headway down first")
     anew = {
         name: _engines(config)
         for name, config in now.items()
@@ -105,9 +129,19 @@ def change(fleet: FleetConfig, application: str, say: Say) -> None:
         hand_over(application, members(fleet))
     except Refused as error:
         raise CliError(str(error)) from error
-    for name in before.keys() - now.keys():
+    gone = [name for name in before if name not in now]
+    for name in gone:
         say(f"ending {name}")
         delete_one(name)
+    changed = [name for name in now if name in before and settings_differ(before[name], now[name])]
+    parts = {"new": [name for name in now if name not in before], "changed": changed, "gone": gone}
+    said = [f"{kind}: {', '.join(names)}" for kind, names in parts.items() if names]
+    return f"{'; '.join(said) or 'nothing has changed'}; serves {', '.join(now)}"
+
+
+def settings_differ(one: HeadwayConfig, other: HeadwayConfig) -> bool:
+    """Whether anything differs between settings, secrets aside."""
+    return dump(one) != dump(other)
 
 
 def _of_engines(config: HeadwayConfig) -> Mapping[str, Any]:

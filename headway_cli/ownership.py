@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from headway.workload import whole_file
@@ -23,7 +23,7 @@ LOOK_S, RETRY_S = 0.5, 0.02
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
     """The process that is up. `url` is None until the gateway serves; `directory` is its Ray's, `config` its
-    file's path.
+    file's path, which it has read again `reloads` times; `said` is what came of the last time.
     """
 
     pid: int
@@ -31,6 +31,8 @@ class Owner:
     url: str | None = None
     directory: str | None = None
     config: str | None = None
+    reloads: int = 0
+    said: str = ""
 
 
 def state_directory() -> Path:
@@ -56,11 +58,20 @@ def owning() -> Iterator[None]:
             _file().unlink(missing_ok=True)
 
 
+def reloaded(said: str) -> None:
+    """This process has read its file again."""
+    if (owner := _read()) is not None:
+        _write(replace(owner, reloads=owner.reloads + 1, said=said))
+
+
 def announce(url: str | None, directory: Path | None, config: str | None = None) -> None:
     """Describe this process, which holds the lock."""
     pid, place = os.getpid(), None if directory is None else str(directory)
     settings = None if config is None else str(Path(config).absolute())
-    owner = Owner(pid=pid, started=start_time(pid) or "", url=url, directory=place, config=settings)
+    _write(Owner(pid=pid, started=start_time(pid) or "", url=url, directory=place, config=settings))
+
+
+def _write(owner: Owner) -> None:
     with whole_file(_file()) as file:
         file.write(json.dumps(asdict(owner)).encode())
 

@@ -60,6 +60,8 @@ Announce = Callable[[Deployed], None]
 Progress = Callable[[str | None, Path | None], None]
 """Takes the URL and Ray's directory as soon as they are known."""
 ONLY_THERE = "--name is for an application on a cluster that runs: give --address"
+FAILED = "headway: "
+"""Before what is wrong with a file that was read again."""
 STARTING_RAY_S = 120.0
 """Beside the time that engines have to start."""
 POLL_S = 0.2
@@ -100,8 +102,7 @@ def _changed(fleet: FleetConfig, address: str, name: str, *, insecure: bool) -> 
     with cluster(address, insecure=insecure):
         if not exists(name):
             return False
-        change(fleet, name, say)
-        print(f"{name} serves {', '.join(fleet.deployments)}")
+        print(change(fleet, name, say))
         return True
 
 
@@ -110,7 +111,14 @@ def _tell(owner: ownership.Owner, config: str) -> None:
     if owner.config != str(Path(config).absolute()):
         raise CliError(f"{ownership.already_up(owner)}; it runs {owner.config or 'without a file'}")
     os.kill(owner.pid, signal.SIGUSR1)
-    print(f"Process {owner.pid} reads {config} again (its output says what it does)")
+    say(f"process {owner.pid} reads {config} again")
+    while (now := ownership.current_or_none()) is not None and now.reloads == owner.reloads:
+        time.sleep(POLL_S)
+    if now is None:
+        raise CliError(f"process {owner.pid} has ended meanwhile; {log_file()} has its output")
+    if now.said.startswith(FAILED):
+        raise CliError(now.said.removeprefix(FAILED))
+    print(now.said)
 
 
 def _announce(config: HeadwayConfig, form: Form, deployed: Deployed) -> None:
@@ -229,12 +237,13 @@ def stay_up(
 def _read_again(file: str) -> None:
     """Bring the fleet to what its file says now; what is wrong with that is said, and changes nothing."""
     try:
-        fleet = fleet_settings(file, APPLICATION)
-        change(fleet, APPLICATION, partial(print, flush=True))
+        said = change(fleet_settings(file, APPLICATION), APPLICATION, partial(print, flush=True))
     except (ConfigError, CliError) as error:
-        print(f"headway: {error}", file=sys.stderr, flush=True)
-    else:
-        print(f"Serves      {', '.join(fleet.deployments)}", flush=True)
+        said = f"{FAILED}{error}"
+    except Exception as error:  # noqa: BLE001 - whatever Ray raises, what runs goes on
+        said = f"{FAILED}{type(error).__name__}: {error}"
+    print(said, flush=True)
+    ownership.reloaded(said)
 
 
 @contextmanager

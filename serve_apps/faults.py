@@ -1,6 +1,7 @@
 """The ways in which an HTTP request ends without an answer, in OpenAI's form.
 
     Fault(Exception)        status  outcome    type                    code
+    ├── Moved               307     -          invalid_request_error   moved                  Location
     ├── InvalidRequest      400     invalid    invalid_request_error   (says which field: `param`)
     ├── Unauthorized        401     -          invalid_request_error   invalid_api_key
     ├── Forbidden           403     -          invalid_request_error   missing_role
@@ -174,6 +175,20 @@ class NotFound(Fault):
     """There is no such thing here."""
 
     status, type, code = 404, "invalid_request_error", "not_found"
+
+
+class Moved(Fault):
+    """It is elsewhere: `place`, beside this path."""
+
+    status, type, code = 307, "invalid_request_error", "moved"
+
+    def __init__(self, place: str) -> None:
+        super().__init__(f"It is at {place}")
+        self.place = place
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Where it is."""
+        return [(b"location", self.place.encode())]
 
 
 class NeverIssued(Fault):

@@ -37,6 +37,7 @@ from serve_apps.faults import RETRY_AFTER_S, Fault, starlette_app
 from serve_apps.gateway import openapi
 from serve_apps.gateway.backend import Backend, BackendError, fault_of
 from serve_apps.gateway.generation import Generation
+from serve_apps.gateway.reading import model_named
 from serve_apps.gateway.responses import ENDPOINTS, Channel, Header, HeaderList
 from serve_apps.gateway.state import GatewayState, make_state
 from serve_apps.live_page import LivePage, gateway_view
@@ -165,10 +166,11 @@ class Service:
 
     async def auxiliary(self, request: Request) -> Response:
         """Answered by an engine: nothing of it is counted as a request for output."""
-        state = self._state
+        state, holder = self._state, request.scope["holder"]
         async with state.bodies.read(request.headers.raw, request.receive) as body:
             question = AuxiliaryCall(request.method, request.url.path, body)
-        with state.slots(1, request.scope["holder"]):
+            holder.check_model((body and model_named(body)) or state.identity.model)
+        with state.slots(1, holder):
             try:
                 status, said = await state.traffic.backend.auxiliary(question)
             except BackendError as error:

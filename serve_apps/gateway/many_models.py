@@ -16,6 +16,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import quote
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -24,12 +25,11 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from serve_apps import live_page
-from serve_apps.access import Access, Holder, own_scope
-from serve_apps.engines.answering.fields import body_fields
-from serve_apps.faults import ClientGone, Fault, InvalidRequest, NotFound, UnknownModel, starlette_app
+from serve_apps.access import OPEN, READ, Access, Holder, own_scope
+from serve_apps.faults import ClientGone, Fault, InvalidRequest, Moved, NotFound, UnknownModel, starlette_app
 from serve_apps.gateway.app import AUXILIARY_CALLS, GatewayApp, adding, request_id_of
 from serve_apps.gateway.fleet import joined
-from serve_apps.gateway.reading import LONG_BYTES, Bodies
+from serve_apps.gateway.reading import LONG_BYTES, Bodies, model_named
 from serve_apps.gateway.responses import ENDPOINTS, Channel, Header
 
 PREFIX = "/deployments/"
@@ -87,16 +87,15 @@ class ManyModels:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = request_id_of(scope)
         try:
-            if scope["path"].startswith(PREFIX):
-                name, _, rest = scope["path"].removeprefix(PREFIX).partition("/")
-                await self._named(name)({**scope, "path": f"/{rest}"}, receive, send)
-                return
-            if not (scope["path"] in BY_BODY or OWN.fullmatch(scope["path"])):
-                await self._first()(scope, receive, send)
-                return
+            name, scope = _deployment_of(scope)
             holder = self._access.admit(scope)
-            if scope["method"] == "POST" and scope["path"] in BY_BODY:
+            if name is None and scope["method"] == "POST" and scope["path"] in BY_BODY:
                 await self._by_body(scope, receive, send, request_id, holder)
+                return
+            if name is not None or not OWN.fullmatch(scope["path"]):
+                app = self._first() if name is None else self._named(name)
+                _check_page(scope, app, holder)
+                await app.admitted(scope, receive, send, request_id, holder)
                 return
         except ClientGone:
             return
@@ -110,25 +109,24 @@ class ManyModels:
         try:
             return self._apps[name]
         except KeyError:
-            raise NotFound(f"There is no deployment {name!r} here; {self._known()}") from None
+            raise NotFound(f"There is no deployment {name!r:.60} here; /v1/models lists all") from None
 
     def _first(self) -> GatewayApp:
         if not self._apps:
             raise NotFound("There is no deployment here yet")
         return next(iter(self._apps.values()))
 
-    def _known(self) -> str:
-        return f"there are {', '.join(self._apps)}" if self._apps else "there is none yet"
-
     async def _by_body(
         self, scope: Scope, receive: Receive, send: Send, request_id: Header, holder: Holder
     ) -> None:
         """Hand a request on to the deployment of the model in its body. Fault."""
         async with self._bodies.read(scope["headers"], receive) as body:
-            model = await asyncio.to_thread(_model, body) if len(body) >= LONG_BYTES else _model(body)
+            model = (
+                await asyncio.to_thread(model_named, body) if len(body) >= LONG_BYTES else model_named(body)
+            )
         name = self._by_model.get(model or "")
         if name is None and (model or len(self._apps) != 1):
-            said = f"The model {model!r} does not exist here" if model else "'model' is missing"
+            said = f"The model {model!r:.120} does not exist here" if model else "'model' is missing"
             kind = UnknownModel if model else InvalidRequest
             raise kind(
                 f"{said}; {', '.join(self._models_of(holder)) or 'no model'} can be used", param="model"
@@ -165,7 +163,7 @@ class ManyModels:
 
     async def _request(self, request: Request) -> Response:
         """The records of a request, of whichever deployment."""
-        for app in self._apps.values():
+        for app in self._of(request.scope["holder"]).values():
             try:
                 return await app.service.record(request)
             except HTTPException as error:
@@ -173,9 +171,14 @@ class ManyModels:
                     raise
         raise NotFound(f"no gateway has a request {request.path_params['id']!r} (any more)")
 
-    async def _in_short(self, _: Request) -> Response:
-        """All deployments in short: model, state, replicas, attainment, and what each has of the budget."""
-        names, apps = list(self._apps), list(self._apps.values())
+    def _of(self, holder: Holder) -> Mapping[str, GatewayApp]:
+        """The deployments of which a key may know."""
+        return {name: app for name, app in self._apps.items() if _may_see(app, holder)}
+
+    async def _in_short(self, request: Request) -> Response:
+        """The deployments of the key's models in short: state, replicas, attainment, GPUs and budget."""
+        mine = self._of(request.scope["holder"])
+        names, apps = list(mine), list(mine.values())
         fleet, *said = await asyncio.gather(self._fleet(), *(app.service.status() for app in apps))
         budget = {each["name"]: each for each in fleet.get("deployments", ()) if each["shares"]}
         rows = [
@@ -215,6 +218,29 @@ class ManyModels:
         return JSONResponse(body, status_code=503, headers={"retry-after": "1"})
 
 
+def _deployment_of(scope: Scope) -> tuple[str | None, Scope]:
+    """The deployment that a path names, and the scope with the path below it. Moved where that is empty."""
+    path: str = scope["path"]
+    if not path.startswith(PREFIX):
+        return None, scope
+    name, slash, rest = path.removeprefix(PREFIX).partition("/")
+    if not slash and scope["method"] in READ:
+        # Pages ask for what is below them.
+        raise Moved(f"{quote(name)}/")
+    return name, {**scope, "path": f"/{rest}"}
+
+
+def _may_see(app: GatewayApp, holder: Holder) -> bool:
+    identity = app.state.identity
+    return any(holder.may_use(name) for name in (identity.model, *identity.adapters))
+
+
+def _check_page(scope: Scope, app: GatewayApp, holder: Holder) -> None:
+    """Forbidden for what is of other models than the key's."""
+    if scope["path"] not in OPEN and not _may_see(app, holder):
+        holder.check_model(app.state.identity.model)
+
+
 def in_short(app: GatewayApp, said: Document) -> Document:
     """A deployment in a line of a table; of what its planner `said` last, empty if nothing."""
     pools, measured = said.get("pools") or {}, said.get("measured") or {}
@@ -244,17 +270,6 @@ def labelled(page: str, deployment: str) -> str:
     """A page of metrics whose samples have one label more."""
     label = f'{{deployment="{deployment}"'
     return SAMPLE.sub(lambda found: f"{found[1]}{label}{',' if found[2] else '}'}", page)
-
-
-def _model(body: bytes) -> str | None:
-    """The model that a body names. InvalidRequest where it is no JSON, or the name no text."""
-    try:
-        model = body_fields(body).get("model")
-    except ValueError as error:
-        raise InvalidRequest(str(error)) from error
-    if model is not None and not isinstance(model, str):
-        raise InvalidRequest("Invalid 'model': it should be of type string", param="model")
-    return model
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

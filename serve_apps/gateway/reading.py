@@ -307,6 +307,14 @@ class CallReader:
         return list(taken_apart(fields, prompts, copies)), beams
 
 
+def model_named(body: bytes) -> str | None:
+    """The model that a body names, None without one. InvalidRequest: it is no JSON, or the name no text."""
+    try:
+        return _typed(body_fields(body), "model", str)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from error
+
+
 def _check_count(name: str, messages: Sequence[object]) -> None:
     if len(messages) > MOST_MESSAGES:
         text = f"Invalid {name!r}: it holds {len(messages)}, and at most {MOST_MESSAGES} are read"

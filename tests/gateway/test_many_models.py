@@ -190,6 +190,47 @@ def test_a_key_sees_and_uses_its_own_models(keyed: Access) -> None:
     assert named == "The model 'gpt' does not exist here; codestral can be used"
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/deployments/chat/v1/completions", PROMPT),
+        ("POST", "/deployments/chat/v1/embeddings", {"input": "x"}),
+        ("POST", "/deployments/chat/v1/embeddings", {"input": "x", "model": "codestral"}),
+        ("POST", "/deployments/chat/tokenize", {"prompt": "x"}),
+        ("GET", "/deployments/chat/v1/models", None),
+        ("GET", "/version", None),
+    ],
+)
+def test_a_key_reaches_no_other_model_by_any_path(
+    keyed: Access, method: str, path: str, body: Mapping[str, Any] | None
+) -> None:
+    answer = asked(many(keyed), method, path, json=body, headers={"authorization": "Bearer k-code"})
+
+    assert answer.status_code == 403
+
+
+def test_a_key_observes_its_own_models(tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    roles = ["infer", "observe", "operate"]
+    path.write_text(json.dumps([{"name": "coder", "key": "k", "roles": roles, "models": ["codestral"]}]))
+    path.chmod(0o600)
+    front, headers = many(Access(read_keys(path))), {"authorization": "Bearer k"}
+
+    rows = asked(front, "GET", "/v1/fleet", headers=headers).json()["deployments"]
+    assert [row["deployment"] for row in rows] == ["code"]
+    for name, status in (("chat", 403), ("code", 200)):
+        page = f"/deployments/{name}/metrics/requests"
+        assert asked(front, "GET", page, headers=headers).status_code == status
+    changing = {"json": {"slo.ttft_ms": 1}, "headers": headers}
+    assert asked(front, "PATCH", "/v1/control/settings", **changing).status_code == 403
+
+
+def test_the_page_of_a_deployment_is_below_its_name() -> None:
+    moved = asked(many(), "GET", "/deployments/chat")
+
+    assert (moved.status_code, moved.headers["location"]) == (307, "chat/")
+
+
 @pytest.mark.parametrize("path", ["/v1/fleet", "/deployments/chat/v1/control/status", "/v1/models"])
 def test_without_a_key_nothing_is_told(keyed: Access, path: str) -> None:
     assert asked(many(keyed), "GET", path).status_code == 401

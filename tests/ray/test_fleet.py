@@ -12,6 +12,7 @@ from ray import serve
 
 from actors import control_plane, names
 from headway_cli.deployment import delete, deploy
+from headway_cli.errors import CliError
 from headway_cli.live_fleet import change, fleet_form, fleet_settings
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
@@ -100,6 +101,14 @@ def test_one_gateway_serves_all_and_each_has_its_decisions(fleet: Fleet) -> None
         assert ids(system) == list(range(len(ids(system))))
     with pytest.raises(openai.NotFoundError):
         asyncio.run(fleet.asked("gpt-4o"))
+
+
+def test_what_the_gateway_has_from_its_start_is_not_changed_in_silence(fleet: Fleet) -> None:
+    fleet.write(chat=CHAT, code=CODE)
+    fleet.path.write_text(fleet.path.read_text().replace(f"port: {fleet.port}", f"port: {fleet.port + 1}"))
+    with pytest.raises(CliError, match=r"^gateway.port: the gateway has this from its start"):
+        change(fleet_settings(str(fleet.path), FLEET), FLEET, print)
+    assert fleet.models() == ["llama-3.1-8b", "codestral"]
 
 
 def test_what_changes_touches_no_other(fleet: Fleet) -> None:
