@@ -133,15 +133,10 @@ def change(fleet: FleetConfig, application: str, say: Say) -> str:
     for name in gone:
         say(f"ending {name}")
         delete_one(name)
-    changed = [name for name in now if name in before and settings_differ(before[name], now[name])]
+    changed = [name for name in now if name in before and dump(before[name]) != dump(now[name])]
     parts = {"new": [name for name in now if name not in before], "changed": changed, "gone": gone}
     said = [f"{kind}: {', '.join(names)}" for kind, names in parts.items() if names]
     return f"{'; '.join(said) or 'nothing has changed'}; serves {', '.join(now)}"
-
-
-def settings_differ(one: HeadwayConfig, other: HeadwayConfig) -> bool:
-    """Whether anything differs between settings, secrets aside."""
-    return dump(one) != dump(other)
 
 
 def _of_engines(config: HeadwayConfig) -> Mapping[str, Any]:

@@ -17,6 +17,7 @@ import yaml
 
 from actors.collector.presets import preset
 from headway.config import ConfigError, FleetConfig, HeadwayConfig, load_config, load_fleet, resolve_profile
+from headway.config.models import with_key
 from headway.config.presets import ENGINE_PRESETS
 from headway.engine.kinds import engine_kind
 
@@ -189,11 +190,7 @@ def _over(config: HeadwayConfig, changes: Mapping[str, Any]) -> HeadwayConfig:
     """The settings with others in their place, by dotted key."""
     tree: dict[str, Any] = config.model_dump(exclude_unset=True)
     for key, value in changes.items():
-        *parts, last = key.split(".")
-        node = tree
-        for part in parts:
-            node = node.setdefault(part, {})
-        node[last] = value
+        tree = with_key(tree, key, value)
     return HeadwayConfig.model_validate(tree)
 
 

@@ -35,7 +35,6 @@ class ModelGateway:
         application: str,
         access: Access | None = None,
     ) -> None:
-        self.config = config
         self._backend = ServeBackend(config, {Role(role): handle for role, handle in engines.items()})
         plane = the_control_plane(config, application)
         routes = [*control_routes(plane), *scaling_routes(the_scaling(config, application))]

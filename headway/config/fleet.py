@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.config.base import ConfigError, shown
-from headway.config.models import DEFAULTS, DISAGGREGATED, HeadwayConfig, config_tree, validated
+from headway.config.models import DEFAULTS, DISAGGREGATED, HeadwayConfig, config_tree, validated, with_key
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 MOST = 1000
@@ -103,7 +103,7 @@ def _deployment(
         whole["pools"] = own["pools"]
     for key, value in overrides.items():
         if value is not None:
-            whole = _over(whole, _nested(key, value))
+            whole = with_key(whole, key, value)
     return validated(whole, lambda key: f"{place}.{key}" if _has(own, key) else f"{path}: {key}")
 
 
@@ -115,11 +115,6 @@ def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
         both = isinstance(value, Mapping) and isinstance(under, Mapping)
         found[key] = _over(under, value) if both else value  # type: ignore[arg-type]
     return found
-
-
-def _nested(key: str, value: Any) -> dict[str, Any]:  # noqa: ANN401 - any setting
-    head, _, rest = key.partition(".")
-    return {head: _nested(rest, value) if rest else value}
 
 
 def _has(tree: Any, key: str) -> bool:  # noqa: ANN401 - whatever the file holds

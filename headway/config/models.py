@@ -333,7 +333,7 @@ def config_tree(path: str | Path | None = None, overrides: Mapping[str, Any] = D
     tree = read_yaml(Path(path)) if path is not None else {}
     for key, value in overrides.items():
         if value is not None:
-            tree = _with(tree, key, value)
+            tree = with_key(tree, key, value)
     return tree
 
 
@@ -347,12 +347,13 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole.model_json_schema()}
 
 
-def _with(tree: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:  # noqa: ANN401 - any setting
+def with_key(tree: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:  # noqa: ANN401 - any setting
+    """A tree of settings with another value at a dotted key."""
     head, _, rest = key.partition(".")
     if not rest:
         return {**tree, head: value}
     below = tree.get(head)
-    return {**tree, head: _with(below if isinstance(below, Mapping) else {}, rest, value)}
+    return {**tree, head: with_key(below if isinstance(below, Mapping) else {}, rest, value)}
 
 
 def _under(key: str, override: str) -> bool:
