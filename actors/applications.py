@@ -48,6 +48,13 @@ def members_of(store: Store, fleet: str) -> Mapping[str, HeadwayConfig]:
     return {name: config for name, config in found.items() if config.fleet.application == fleet}
 
 
+def host_of(name: str, served: Served) -> str:
+    """The Serve application with which it lives: that of its engines, or, where others run those, the
+    control plane's."""
+    config = HeadwayConfig.model_validate_json(served.settings)
+    return (config.engine.kind == "external" and config.fleet.application) or name
+
+
 def register(store: Store, name: str, served: Served) -> None:
     """Have this be one of them."""
     put(store, KIND, KEYS + name, asdict(served))

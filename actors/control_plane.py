@@ -30,7 +30,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from actors import hosts, names
-from actors.applications import Served, applications, forget, place_of, register, served
+from actors.applications import Served, applications, forget, host_of, place_of, register, served
 from actors.connectors import connector_kind
 from actors.hosting import Make, hosting
 from actors.planning.settings import CONFIGURATION, SETTINGS, STARTED, fixed
@@ -170,7 +170,9 @@ def _others(known: Mapping[str, Served], application: str) -> Mapping[str, Serve
     """Those of the other applications that are alive, as far as is known."""
     there = live()
     return {
-        name: each for name, each in known.items() if name != application and (there is None or name in there)
+        name: each
+        for name, each in known.items()
+        if name != application and (there is None or host_of(name, each) in there)
     }
 
 

@@ -63,7 +63,6 @@ OWN: Mapping[str, Mapping[str, str]] = {
     },
 }
 OWN_PLACES: Mapping[str, str] = {
-    "attach": "up:attach",
     "generate": "simulate:generate",
     "profile": "profile:verbs",
     "schema": "settings:schema",

@@ -64,7 +64,7 @@ def check(
         elif is_fleet(config) and not attach:
             _check_fleet(config)
         elif attach:
-            look(attach_settings(config), config)
+            _look_at_all(config) if is_fleet(config) else look(attach_settings(config), config)
         else:
             _check(load_config(config), config, config)
     except ConfigError as error:
@@ -78,6 +78,20 @@ def _check_fleet(config: str) -> None:
     fleet = fleet_settings(config, APPLICATION)
     for name, settings in fleet.deployments.items():
         _check(settings, f"{config}: deployments.{name}", None)
+
+
+def _look_at_all(config: str) -> None:
+    """One look at the source and the target of each deployment. CliErrors with those that cannot be used."""
+    from headway_cli.live_fleet import fleet_settings
+
+    faults = []
+    for name, settings in fleet_settings(config, APPLICATION, attached=True).deployments.items():
+        try:
+            look(settings, f"{config}: deployments.{name}")
+        except CliError as error:
+            faults.append(str(error))
+    if faults:
+        raise CliErrors(faults)
 
 
 def _check(settings: HeadwayConfig, config: str, file: str | None) -> None:

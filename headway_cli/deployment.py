@@ -46,7 +46,8 @@ class Form:
     """What a verb deploys: its deployment with the HTTP server, and its parts in words.
 
     Without `plans_within_s` it has come up once it is ready; with it, it is left to get there after so long.
-    `members` are the applications of a fleet's deployments, which have come up when they are ready, too.
+    `members` are a fleet's deployments, which have come up when they are ready, too: the applications of
+    their engines, or None where others run those.
     """
 
     verb: str
@@ -54,7 +55,7 @@ class Form:
     ingress: str
     build: Callable[[HeadwayConfig], "Application"]
     plans_within_s: float | None = None
-    members: Mapping[str, Callable[[], "Application"]] = field(default_factory=dict)
+    members: Mapping[str, Callable[[], "Application"] | None] = field(default_factory=dict)
 
 
 def _whole(config: HeadwayConfig) -> "Application":
@@ -107,8 +108,9 @@ def deploy(config: HeadwayConfig, say: Say, form: Form = WHOLE, name: str = APPL
     say(f"starting {form.parts}")
     within_s = config.engine.ready_within_s
     deadline = time.monotonic() + within_s
-    run({**{member: build() for member, build in form.members.items()}, name: form.build(config)})
-    wait_until_running((*form.members, name), within_s, say)
+    engines = {member: build() for member, build in form.members.items() if build is not None}
+    run({**engines, name: form.build(config)})
+    wait_until_running((*engines, name), within_s, say)
     addresses = serve.get_deployment_handle(form.ingress, name).addresses.remote().result(timeout_s=60)
     url = str(addresses[0]).replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
     deployed = Deployed(url=url)

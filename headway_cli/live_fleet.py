@@ -1,17 +1,21 @@
-"""A fleet on a Ray cluster: one application of gateway and control plane, and one for each deployment.
+"""A fleet on a Ray cluster: one application of gateway and control plane, and one for each deployment. Of an
+attached fleet there is only one application, of the control plane.
 
-The first `up` starts all of it. Another one brings what runs to what the file says now: deployments are
-added and removed, changed ones get their settings, and engines that have to start anew are replaced by Serve
-one by one. Nothing happens to the others.
+The first `up` or `attach` starts all of it. Another one brings what runs to what the file says now:
+deployments are added and removed, changed ones get their settings, and engines that have to start anew are
+replaced by Serve one by one. Nothing happens to the others.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from json import dumps
 from typing import TYPE_CHECKING, Any
 
 from actors.applications import members_of
+from actors.connectors import connector_kind
+from actors.connectors.drift import target_of
 from actors.planning.settings import dump, fixed, value_at
 from actors.store import InternalKvStore
 from actors.stored import Kind, put, read
@@ -19,7 +23,7 @@ from headway.config import ConfigError, FleetConfig, HeadwayConfig
 from headway.config.fleet import ONCE
 from headway.planning import policy_settings
 from headway.words import plural
-from headway_cli.deployment import Form, Say, delete_one, run, wait_until_running
+from headway_cli.deployment import CONTROL_ALONE, Form, Say, delete_one, run, wait_until_running
 from headway_cli.errors import CliError
 from headway_cli.live_checks import check_live
 
@@ -30,20 +34,35 @@ NOT_OF_ENGINES = ("planner", "metrics", "connector", "share", "fleet", "gpu_type
 """Settings that engines do not go by, beside those that may change while they run."""
 
 
-def fleet_settings(path: str, application: str) -> FleetConfig:
+def fleet_settings(path: str, application: str, *, attached: bool = False) -> FleetConfig:
     """The settings of a fleet as this application needs them, checked. CliError, ConfigError."""
     from serve_apps.arguments import read_fleet
 
-    fleet = read_fleet(path, application)
+    fleet = read_fleet(path, application, attached=attached)
     for name, config in fleet.deployments.items():
         if name == application:
             raise ConfigError(f"{path}: deployments.{name}: is the name of the gateway's application, too")
         try:
-            check_live(config.model_copy(update={"gateway": _own(config, fleet.common)}), None)
+            own = config.model_copy(update={"gateway": _own(config, fleet.common)})
+            check_live(own, None, engines=not attached)
         except CliError as error:
             raise CliError(f"{path}: deployments.{name}: {error}") from error
     _check_minimums(path, fleet)
+    if attached:
+        _check_targets(path, fleet)
     return fleet
+
+
+def _check_targets(path: str, fleet: FleetConfig) -> None:
+    """ConfigError where two deployments would set the counts of the same replicas."""
+    whose = dict[str, str]()
+    for name, config in fleet.deployments.items():
+        if not connector_kind(config).decision_ids:
+            other = whose.setdefault(target_of(config), name)
+            if other != name:
+                raise ConfigError(
+                    f"{path}: deployments.{name}.connector: scales what {other} does; give each its own"
+                )
 
 
 def _check_minimums(path: str, fleet: FleetConfig) -> None:
@@ -76,11 +95,23 @@ def fleet_form(fleet: FleetConfig) -> Form:
     )
 
 
+def attached_form(fleet: FleetConfig) -> Form:
+    """What `headway attach` deploys for a fleet."""
+    return replace(CONTROL_ALONE, build=lambda _: _control(fleet), members=dict.fromkeys(fleet.deployments))
+
+
 def _gateway(fleet: FleetConfig) -> "Application":
     from serve_apps.fleet_host import fleet_application
 
     put(InternalKvStore(), STARTED_WITH, _place(fleet), _once(fleet))
     return fleet_application(fleet)
+
+
+def _control(fleet: FleetConfig) -> "Application":
+    from serve_apps.attached_fleet import attached_application
+
+    put(InternalKvStore(), STARTED_WITH, _place(fleet), _once(fleet))
+    return attached_application(fleet)
 
 
 STARTED_WITH = Kind("fleet", dict[str, str])
@@ -115,10 +146,12 @@ def change(fleet: FleetConfig, application: str, say: Say) -> str:
     started = read(InternalKvStore(), STARTED_WITH, _place(fleet), dict, own=False) or {}
     if other := [key for key, value in _once(fleet).items() if started.get(key, value) != value]:
         raise CliError(f"{', '.join(other)}: the gateway has this from its start; headway down first")
+    if not before or _attached(before) != _attached(now):
+        raise CliError(f"{application} serves no such fleet; headway down first")
     anew = {
         name: _engines(config)
         for name, config in now.items()
-        if name not in before or _of_engines(before[name]) != _of_engines(config)
+        if not _attached(now) and (name not in before or _of_engines(before[name]) != _of_engines(config))
     }
     if anew:
         say(f"starting the engines of {', '.join(anew)}")
@@ -137,6 +170,11 @@ def change(fleet: FleetConfig, application: str, say: Say) -> str:
     parts = {"new": [name for name in now if name not in before], "changed": changed, "gone": gone}
     said = [f"{kind}: {', '.join(names)}" for kind, names in parts.items() if names]
     return f"{'; '.join(said) or 'nothing has changed'}; serves {', '.join(now)}"
+
+
+def _attached(deployments: Mapping[str, HeadwayConfig]) -> bool:
+    """True where others run the engines of these."""
+    return any(config.engine.kind == "external" for config in deployments.values())
 
 
 def _of_engines(config: HeadwayConfig) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""`headway up`, `attach` and `down`: the whole system, or the control plane alone for a fleet of others.
+"""`headway up` and `down`: the whole system, or by `attach` the control plane alone for a fleet of others.
 
 Both run on a Ray of their own, or on a cluster that is there, in the foreground or in the background.
 Whatever ends one (Ctrl-C, SIGTERM of `headway down`, an error), what it started is gone before it exits;
@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from json import dumps
 from pathlib import Path
@@ -22,11 +23,8 @@ from actors.planning.settings import KEPT_IN, PLACE, dump, fleet_of, kept_in_fil
 from actors.store import InternalKvStore
 from actors.stored import put
 from headway.config import ConfigError, FleetConfig, HeadwayConfig, is_fleet, load_config, load_fleet
-from headway.engine.nearest import guess_text
-from headway.engine.rules import engine_profile
 from headway_cli import ownership
 from headway_cli.cluster import APPLICATION, cluster, reload_signals, stop_signals, uninterrupted, wait_for
-from headway_cli.control import ControlClient
 from headway_cli.deployment import (
     CONTROL_ALONE,
     WHOLE,
@@ -40,7 +38,6 @@ from headway_cli.deployment import (
 )
 from headway_cli.errors import CliError
 from headway_cli.flags import argument, option, switch
-from headway_cli.live_checks import attach_settings
 from headway_cli.live_fleet import change, fleet_form, fleet_settings
 from headway_cli.ownership import announce, log_file, owning
 from headway_cli.terminal import say
@@ -77,24 +74,49 @@ def up(
     detach: Annotated[bool, switch("--detach", "Return when it serves; headway down ends it.")] = False,
 ) -> None:
     """Start gateway, engines and control plane on Ray, and print the addresses; Ctrl-C ends it."""
-    if address is None and name is not None:
-        raise CliError(ONLY_THERE)
     fleet = fleet_settings(config, name or APPLICATION) if config and is_fleet(config) else None
     found, form = (settings(config), WHOLE) if fleet is None else (fleet.common, fleet_form(fleet))
     told = partial(_announce, found, form)
-    if address is not None:
-        if fleet is None or not _changed(fleet, address, name or APPLICATION, insecure=insecure):
-            stay = not detach
-            stay_on_cluster(
-                found, address, told, name or APPLICATION, stay=stay, insecure=insecure, form=form
-            )
+    start(Start(found, form, told, fleet, config), Place(address, name, insecure=insecure, detach=detach))
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a verb starts: settings, and those of a fleet, of a file."""
+
+    settings: HeadwayConfig
+    form: Form
+    announce: Announce
+    fleet: FleetConfig | None
+    file: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a verb starts its application, and whether it stays with it; as the flags say."""
+
+    address: str | None
+    name: str | None
+    insecure: bool
+    detach: bool
+
+
+def start(what: Start, place: Place) -> None:
+    """Start it, or bring a fleet that runs there to these settings."""
+    if place.address is None and place.name is not None:
+        raise CliError(ONLY_THERE)
+    fleet, told, form = what.fleet, what.announce, what.form
+    if place.address is not None:
+        name, insecure, stay = place.name or APPLICATION, place.insecure, not place.detach
+        if fleet is None or not _changed(fleet, place.address, name, insecure=insecure):
+            stay_on_cluster(what.settings, place.address, told, name, stay=stay, insecure=insecure, form=form)
     elif fleet is not None and (owner := ownership.current_or_none()) is not None:
-        _tell(owner, str(config))
-    elif detach:
-        told(start_detached(config, form))
+        _tell(owner, str(what.file))
+    elif place.detach:
+        told(start_detached(what.file, form))
         print("It runs in the background; headway down ends it.")
     else:
-        stay_up(found, told, form, config)
+        stay_up(what.settings, told, form, what.file)
 
 
 def _changed(fleet: FleetConfig, address: str, name: str, *, insecure: bool) -> bool:
@@ -124,7 +146,7 @@ def _tell(owner: ownership.Owner, config: str) -> None:
 def _announce(config: HeadwayConfig, form: Form, deployed: Deployed) -> None:
     """Print the addresses, and what was changed by `headway set` before."""
     if not form.members:
-        _effective(config)
+        effective(config)
     for member in form.members:
         print(f"Deployment  {member}: {deployed.url}/deployments/{member}/")
     print(f"OpenAI API  {deployed.openai_url}")
@@ -139,47 +161,7 @@ def down(address: AddressOption = None, name: NameOption = None) -> None:
     print(stop_owner() if address is None else stop_on_cluster(address, name or APPLICATION))
 
 
-def attach(
-    config: Annotated[str, argument("CONFIG", "Settings (YAML): where metrics are, what is scaled.")],
-    *,
-    address: AddressOption = None,
-    name: NameOption = None,
-    insecure: InsecureOption = False,
-    detach: Annotated[bool, switch("--detach", "Return when it serves; headway down ends it.")] = False,
-) -> None:
-    """Plan for a fleet that others started: the control plane alone, on Ray; Ctrl-C ends it."""
-    found = attach_settings(config)
-    told = partial(_announce_control, found)
-    if address is None and found.connector.kind == "ray_serve":
-        raise CliError(
-            f"{config}: connector.kind: ray_serve scales an application of a Ray that runs: give --address"
-        )
-    if address is not None:
-        name = name or APPLICATION
-        stay_on_cluster(found, address, told, name, stay=not detach, insecure=insecure, form=CONTROL_ALONE)
-    elif name is not None:
-        raise CliError(ONLY_THERE)
-    elif detach:
-        told(start_detached(config, CONTROL_ALONE))
-        print("It runs in the background; headway down ends it.")
-    else:
-        stay_up(found, told, CONTROL_ALONE)
-
-
-def _announce_control(config: HeadwayConfig, deployed: Deployed) -> None:
-    """Print whether it acts, the addresses, and what it waits for before it can plan."""
-    dry_run = _effective(config).planner.dry_run
-    print("Watches only (planner.dry_run)" if dry_run else "Sets replica counts (no planner.dry_run)")
-    print(f"Live page   {deployed.url}/")
-    print(f"Control     {deployed.url}/v1/control/status (headway status --url {deployed.url})")
-    print(f"Metrics     {deployed.url}/metrics", flush=True)
-    if guess := guess_text(engine_profile(config).meta):
-        print(f"Profile     {guess} (status: by what the engines say)", flush=True)
-    if why_not := deployed.waits_for or _waits_for(deployed.url):
-        print(f"Not planning yet; it starts as soon as it can: {why_not}", flush=True)
-
-
-def _effective(config: HeadwayConfig) -> HeadwayConfig:
+def effective(config: HeadwayConfig) -> HeadwayConfig:
     """The settings with what was changed before and is still in force, which is printed."""
     import ray
 
@@ -196,14 +178,6 @@ def _effective(config: HeadwayConfig) -> HeadwayConfig:
     return found
 
 
-def _waits_for(url: str) -> str:
-    try:
-        ControlClient(url=url, unverified=True).get("/ready")
-    except CliError as error:
-        return str(error)
-    return ""
-
-
 def kept_settings(config: HeadwayConfig) -> Path:
     """The file that keeps what `headway set` changes, of this fleet."""
     return ownership.state_directory() / f"settings-{fleet_of(config)}.json"
@@ -218,7 +192,8 @@ def stay_up(
 
     def began(url: str | None, directory: Path | None) -> None:
         announce(url, directory, file)
-        if directory is not None and url is None:
+        # Of a fleet it is not kept: there is one such file.
+        if directory is not None and url is None and not form.members:
             put(InternalKvStore(), PLACE, KEPT_IN, str(kept_settings(config)))
 
     with (
@@ -231,13 +206,14 @@ def stay_up(
         print("Ctrl-C ends it.", flush=True)
         while wait_for(stopped, again):
             if form.members and file is not None:
-                _read_again(file)
+                _read_again(file, attached=form.verb == CONTROL_ALONE.verb)
 
 
-def _read_again(file: str) -> None:
+def _read_again(file: str, *, attached: bool) -> None:
     """Bring the fleet to what its file says now; what is wrong with that is said, and changes nothing."""
     try:
-        said = change(fleet_settings(file, APPLICATION), APPLICATION, partial(print, flush=True))
+        fleet = fleet_settings(file, APPLICATION, attached=attached)
+        said = change(fleet, APPLICATION, partial(print, flush=True))
     except (ConfigError, CliError) as error:
         said = f"{FAILED}{error}"
     except Exception as error:  # noqa: BLE001 - whatever Ray raises, what runs goes on

@@ -51,14 +51,18 @@ def read_arguments(arguments: Mapping[str, Any], topology: Topology) -> HeadwayC
     return config
 
 
-def read_fleet(path: str, application: str) -> FleetConfig:
-    """The settings of a fleet that this application's gateway serves. ConfigError as `read_arguments`."""
-    fleet = load_fleet(path, {"fleet.application": application})
+def read_fleet(path: str, application: str, *, attached: bool = False) -> FleetConfig:
+    """The settings of a fleet that this application serves; of an `attached` one others run the engines.
+
+    ConfigError as `read_arguments`.
+    """
+    elsewhere = {"engine.kind": EXTERNAL} if attached else {}
+    fleet = load_fleet(path, {"fleet.application": application, **elsewhere})
     found = dict[str, HeadwayConfig]()
     for name, config in fleet.deployments.items():
         try:
             found[name] = _over(config, _absolute(config, path))
-            check_started_here(found[name])
+            (check_started_elsewhere if attached else check_started_here)(found[name])
         except ConfigError as error:
             raise ConfigError(f"{path}: deployments.{name}: {error}") from error
     return FleetConfig(common=_over(fleet.common, _absolute(fleet.common, path)), deployments=found)
@@ -80,10 +84,18 @@ def read_control_arguments(arguments: Mapping[str, Any]) -> HeadwayConfig:
     path, overrides = _file_and_settings(arguments)
     overrides["engine.kind"] = EXTERNAL
     config = beside(path, {**overrides, **_pools(load_config(path, overrides))})
-    if problems := control_problems(config):
-        raise ConfigError(f"{path or 'options'}: {'; '.join(problems)}")
-    resolve_profile(config.engine.profile)
+    try:
+        check_started_elsewhere(config)
+    except ConfigError as error:
+        raise ConfigError(f"{path or 'options'}: {error}") from error
     return config
+
+
+def check_started_elsewhere(config: HeadwayConfig) -> None:
+    """ConfigError for a control plane alone that would see or move nothing."""
+    if problems := control_problems(config):
+        raise ConfigError("; ".join(problems))
+    resolve_profile(config.engine.profile)
 
 
 def control_problems(config: HeadwayConfig) -> list[str]:

@@ -116,7 +116,7 @@ class ControlMetrics(Collector):
         judged: Judged | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._model, self.feed, self._clock = model, feed, clock
+        self.model, self.feed, self._clock = model, feed, clock
         self._judged: Judged = judged or dict
 
     def collect(self) -> Iterator[Metric]:
@@ -169,7 +169,7 @@ class ControlMetrics(Collector):
             "Time of a tick, from the first question to the connector's answer",
             labels=("model",),
         )
-        took.add_metric((self._model,), planner.get("decided", 0), planner.get("deciding_s", 0.0))
+        took.add_metric((self.model,), planner.get("decided", 0), planner.get("deciding_s", 0.0))
         yield took
         yield self._gauge("headway_planner_last_tick_seconds", "Time of the last tick", planner.get("tick_s"))
         decisions = (
@@ -348,7 +348,7 @@ class ControlMetrics(Collector):
     def _filled(self, family: GaugeMetricFamily | CounterMetricFamily, samples: Samples) -> Metric:
         for labels, value in samples:
             if value is not None:
-                family.add_metric((self._model, *labels), float(value))
+                family.add_metric((self.model, *labels), float(value))
         return family
 
 

@@ -62,8 +62,8 @@ class Changes:
 class FleetControlPlane:
     """Starts the named actors for all deployments, and keeps them."""
 
-    def __init__(self) -> None:
-        self._keeper, self._changes = Keeper(), Changes()
+    def __init__(self, keeper: Keeper | None = None) -> None:
+        self._keeper, self._changes = keeper or Keeper(), Changes()
 
     async def reconfigure(self, user_config: Told) -> None:
         """Serve these deployments. ControlPlaneError of the first that cannot be; the others are."""
@@ -90,7 +90,7 @@ class FleetGateway(GatewayReplica):
         super().__init__()
         self._others, self._common, self._changes = others, common, Changes()
         self._access = make_access(common.gateway)
-        self._front = ManyModels(self._access, _budget)
+        self._front = ManyModels(self._access, budget)
         self._leaving = set[asyncio.Task[None]]()
         await self._begin(self._front, common.gateway)
 
@@ -128,7 +128,7 @@ def _handles(application: str, config: HeadwayConfig) -> Mapping[str, Deployment
     return {role: serve.get_deployment_handle(name, application) for role, name in wanted.items()}
 
 
-async def _budget() -> Mapping[str, Any]:
+async def budget() -> Mapping[str, Any]:
     """What the planner says of the common budget, by deployment; nothing while it does not answer."""
     try:
         found: Mapping[str, Any] = await NamedActor(names.PLANNER).call("fleet", timeout_s=ANSWER_WITHIN_S)

@@ -43,6 +43,20 @@ def test_pools_of_another_form_replace_the_common_ones(file: Path) -> None:
     assert {role: pool.max_replicas for role, pool in summaries.pools.items()} == {"prefill": 3, "decode": 16}
 
 
+def test_common_metrics_may_be_whole_in_each_deployment_alone(file: Path) -> None:
+    own = "metrics: {engines: {mixed: {dns: chat.llm.svc:8000}}}, slo: {itl_ms: 30}"
+    common = "metrics: {source: engines, preset: vllm}\n" + FILE.replace(
+        "share: {priority: 1", own + ", share: {priority: 1"
+    )
+    file.write_text(
+        common.replace("  summaries: {", "  summaries: {metrics: {source: gateway, preset: headway}, ")
+    )
+
+    chat, summaries = load_fleet(file).deployments.values()
+
+    assert (chat.metrics.source, summaries.metrics.source) == ("engines", "gateway")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "fault"),
     [

@@ -143,7 +143,7 @@ class DriftAwareConnector:
     ) -> None:
         self._off_loop = off_loop
         self._connector, self._config, self._clock = connector, config, clock
-        self._store, self._target = store, _target(config())
+        self._store, self._target = store, target_of(config())
         self._drift = _restored(store, self._target)
         self._rivals: Sequence[str] = ()
         self._looked_s = float("-inf")
@@ -312,7 +312,7 @@ def drift_aware(
     return kind(connector, config, store, clock, off_loop)
 
 
-def _target(config: HeadwayConfig) -> str:
+def target_of(config: HeadwayConfig) -> str:
     """The settings that name what is scaled: counts of another target are none of this one."""
     return config.connector.model_dump_json(
         include={"kind", "options", "kubernetes", "ray_serve"}, exclude_defaults=True

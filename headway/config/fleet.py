@@ -75,7 +75,9 @@ def load_fleet(path: str | Path, overrides: Mapping[str, Any] = DEFAULTS) -> Fle
     if faults := list(dict.fromkeys(faults)):
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         raise ConfigError(faults[0] + more, faults)
-    common = validated(tree, lambda key: f"{path}: {key}")
+    # Of these the common part need not be whole.
+    shared = {key: value for key, value in tree.items() if key not in ("metrics", "connector")}
+    common = validated(shared, lambda key: f"{path}: {key}")
     _check_together(path, common, found)
     return FleetConfig(common=common, deployments=found)
 

@@ -215,9 +215,7 @@ _SANE_ID = re.compile(rb"[A-Za-z0-9._:+/=@-]{1,128}")
 
 
 class GatewayApp:
-    """The ASGI application; `state` is what may be read and changed while it runs, `live` its live page,
-    `service` what is asked about it.
-    """
+    """The ASGI application; `state` is what may be read and changed while it runs, `live` its live page."""
 
     def __init__(
         self,
@@ -232,9 +230,34 @@ class GatewayApp:
             extra_routes = [*extra_routes, *live.routes()]
         self._access = access
         self._generation = {api.path: Generation(state, api) for api in ENDPOINTS}
-        self.service = Service(state, control)
-        self._others = make_service(self.service, extra_routes, state.identity.model, keys=access.keyed)
+        service = Service(state, control)
+        self.status, self.page, self.record = service.status, service.page, service.record
+        self._others = make_service(service, extra_routes, state.identity.model, keys=access.keyed)
         self._engine_header = (b"x-headway-engine", state.identity.engine.encode())
+
+    @property
+    def models(self) -> Sequence[str]:
+        """The model, then adapters."""
+        return (self.state.identity.model, *self.state.identity.adapters)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests under way."""
+        return self.state.traffic.requests
+
+    @property
+    def asleep(self) -> bool:
+        """True while no replica runs."""
+        return not self.state.traffic.backend.replicas()
+
+    def entry(self, model: str) -> Mapping[str, Any]:
+        """One of the models, as `/v1/models` lists it."""
+        return self.state.identity.entry(model)
+
+    async def waits_for(self) -> str:
+        """Why it is not ready; empty once it is."""
+        readiness = self.state.traffic.backend.ready()
+        return "" if readiness.ok else readiness.reason or "not ready"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One HTTP request, or the server's start and end."""

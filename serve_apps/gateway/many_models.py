@@ -1,4 +1,5 @@
-"""The gateway of several models: one ASGI application over one `GatewayApp` for each deployment.
+"""The front of several models: one ASGI application over one for each deployment, of a gateway or, of an
+attached fleet, of a control plane alone.
 
     POST /v1/chat/completions …     the deployment whose model, or adapter, the body names
     /deployments/NAME/…             everything of one deployment, as a gateway of its own has it
@@ -15,7 +16,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from starlette.exceptions import HTTPException
@@ -27,7 +28,7 @@ from starlette.types import Message, Receive, Scope, Send
 from serve_apps import live_page
 from serve_apps.access import OPEN, READ, Access, Holder, own_scope
 from serve_apps.faults import ClientGone, Fault, InvalidRequest, Moved, NotFound, UnknownModel, starlette_app
-from serve_apps.gateway.app import AUXILIARY_CALLS, GatewayApp, adding, request_id_of
+from serve_apps.gateway.app import AUXILIARY_CALLS, adding, request_id_of
 from serve_apps.gateway.fleet import joined
 from serve_apps.gateway.reading import LONG_BYTES, Bodies, model_named
 from serve_apps.gateway.responses import ENDPOINTS, Channel, Header
@@ -46,13 +47,49 @@ SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(\{?)", re.MULTILINE)
 Document = Mapping[str, Any]
 
 
+class Member(Protocol):
+    """The application of one deployment."""
+
+    @property
+    def models(self) -> Sequence[str]:
+        """Its model, then adapters."""
+
+    @property
+    def in_flight(self) -> int:
+        """Requests under way."""
+
+    @property
+    def asleep(self) -> bool:
+        """True while no replica runs on purpose."""
+
+    def entry(self, model: str) -> Document:
+        """One of its models, as `/v1/models` lists it."""
+
+    async def waits_for(self) -> str:
+        """Why it is not ready; empty once it is."""
+
+    async def status(self) -> Document:
+        """What its planner says, or said last; empty before that."""
+
+    async def page(self, accept: str) -> Response:
+        """Its metrics, in the form that is accepted."""
+
+    async def record(self, request: Request) -> Response:
+        """The records of a request. NotFound, HTTPException."""
+
+    async def admitted(
+        self, scope: Scope, receive: Receive, send: Send, request_id: Header, holder: Holder
+    ) -> None:
+        """One request of the holder of a key, with the header of its id."""
+
+
 class ManyModels:
     """The ASGI application. Without a deployment it serves nothing but its own pages."""
 
     def __init__(self, access: Access, fleet: Callable[[], Awaitable[Document]]) -> None:
         """`fleet` is what the planner says (`headway.planning.documents.FleetDocument`), or nothing."""
         self._access, self._fleet = access, fleet
-        self._apps: Mapping[str, GatewayApp] = {}
+        self._apps: Mapping[str, Member] = {}
         self._by_model: Mapping[str, str] = {}
         self._bodies = Bodies()
         self._own = starlette_app(
@@ -68,12 +105,12 @@ class ManyModels:
             ]
         )
 
-    def change(self, apps: Mapping[str, GatewayApp]) -> None:
+    def change(self, apps: Mapping[str, Member]) -> None:
         """From now on these are the deployments. Requests under way go on."""
         self._apps = dict(apps)
-        names = [(name, app.state.identity) for name, app in apps.items()]
-        adapters = {adapter: name for name, identity in reversed(names) for adapter in identity.adapters}
-        self._by_model = adapters | {identity.model: name for name, identity in names}
+        names = [(name, app.models) for name, app in apps.items()]
+        adapters = {adapter: name for name, models in reversed(names) for adapter in models[1:]}
+        self._by_model = adapters | {models[0]: name for name, models in names}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One HTTP request, or the server's start and end."""
@@ -105,13 +142,13 @@ class ManyModels:
         scope = {**scope, "user": holder.name, "holder": holder}
         await self._own(scope, receive, adding(send, (request_id,)))
 
-    def _named(self, name: str) -> GatewayApp:
+    def _named(self, name: str) -> Member:
         try:
             return self._apps[name]
         except KeyError:
             raise NotFound(f"There is no deployment {name!r:.60} here; /v1/models lists all") from None
 
-    def _first(self) -> GatewayApp:
+    def _first(self) -> Member:
         if not self._apps:
             raise NotFound("There is no deployment here yet")
         return next(iter(self._apps.values()))
@@ -132,7 +169,7 @@ class ManyModels:
                 f"{said}; {', '.join(self._models_of(holder)) or 'no model'} can be used", param="model"
             )
         app = self._first() if name is None else self._apps[name]
-        holder.check_model(model or app.state.identity.model)
+        holder.check_model(model or app.models[0])
         await app.admitted(scope, _again(body, receive), send, request_id, holder)
 
     def _models_of(self, holder: Holder) -> Sequence[str]:
@@ -140,7 +177,7 @@ class ManyModels:
 
     async def _models(self, request: Request) -> Response:
         """The models that the key may use, and their adapters, each with its deployment and its state."""
-        found = [self._entry(name) for name in self._models_of(request.scope["holder"])]
+        found = await asyncio.gather(*map(self._entry, self._models_of(request.scope["holder"])))
         return JSONResponse({"object": "list", "data": found})
 
     async def _model(self, request: Request) -> Response:
@@ -148,30 +185,25 @@ class ManyModels:
         name = request.path_params["name"]
         if name not in self._models_of(request.scope["holder"]):
             raise UnknownModel(f"The model {name!r} does not exist here", param="model")
-        return JSONResponse(self._entry(name))
+        return JSONResponse(await self._entry(name))
 
-    def _entry(self, model: str) -> Document:
+    async def _entry(self, model: str) -> Document:
         name = self._by_model[model]
-        state = self._apps[name].state
-        readiness = state.traffic.backend.ready()
-        about = "ready" if readiness.ok and state.traffic.backend.replicas() else "asleep"
-        return {
-            **state.identity.entry(model),
-            "deployment": name,
-            "state": about if readiness.ok else "starting",
-        }
+        app = self._apps[name]
+        state = "starting" if await app.waits_for() else "asleep" if app.asleep else "ready"
+        return {**app.entry(model), "deployment": name, "state": state}
 
     async def _request(self, request: Request) -> Response:
         """The records of a request, of whichever deployment."""
         for app in self._of(request.scope["holder"]).values():
             try:
-                return await app.service.record(request)
+                return await app.record(request)
             except HTTPException as error:
                 if error.status_code != HTTPStatus.NOT_FOUND:
                     raise
         raise NotFound(f"no gateway has a request {request.path_params['id']!r} (any more)")
 
-    def _of(self, holder: Holder) -> Mapping[str, GatewayApp]:
+    def _of(self, holder: Holder) -> Mapping[str, Member]:
         """The deployments of which a key may know."""
         return {name: app for name, app in self._apps.items() if _may_see(app, holder)}
 
@@ -179,7 +211,7 @@ class ManyModels:
         """The deployments of the key's models in short: state, replicas, attainment, GPUs and budget."""
         mine = self._of(request.scope["holder"])
         names, apps = list(mine), list(mine.values())
-        fleet, *said = await asyncio.gather(self._fleet(), *(app.service.status() for app in apps))
+        fleet, *said = await asyncio.gather(self._fleet(), *(app.status() for app in apps))
         budget = {each["name"]: each for each in fleet.get("deployments", ()) if each["shares"]}
         rows = [
             {"deployment": name, **in_short(app, each), "budget": budget.get(name)}
@@ -192,7 +224,7 @@ class ManyModels:
         """Prometheus' text, or OpenMetrics, of all deployments; each series has the label `deployment`."""
         accept = request.headers.get("accept", "")
         names, apps = list(self._apps), list(self._apps.values())
-        pages = await asyncio.gather(*(app.service.page(accept) for app in apps))
+        pages = await asyncio.gather(*(app.page(accept) for app in apps))
         text = joined(
             labelled(bytes(page.body).decode(), name) for name, page in zip(names, pages, strict=True)
         )
@@ -209,9 +241,10 @@ class ManyModels:
 
     async def _ready(self, _: Request) -> Response:
         """200 while a deployment is ready, with what the others wait for; else 503."""
-        found = {name: app.state.traffic.backend.ready() for name, app in self._apps.items()}
-        waiting = {name: each.reason for name, each in found.items() if not each.ok}
-        if len(waiting) < len(found):
+        apps = self._apps
+        found = await asyncio.gather(*(app.waits_for() for app in apps.values()))
+        waiting = {name: why for name, why in zip(apps, found, strict=True) if why}
+        if len(waiting) < len(apps):
             return JSONResponse({"status": "ready", "waiting": waiting})
         reason = "; ".join(f"{name}: {why}" for name, why in waiting.items()) or "no deployment"
         body = {"status": "not ready", "reason": reason}
@@ -230,22 +263,21 @@ def _deployment_of(scope: Scope) -> tuple[str | None, Scope]:
     return name, {**scope, "path": f"/{rest}"}
 
 
-def _may_see(app: GatewayApp, holder: Holder) -> bool:
-    identity = app.state.identity
-    return any(holder.may_use(name) for name in (identity.model, *identity.adapters))
+def _may_see(app: Member, holder: Holder) -> bool:
+    return any(map(holder.may_use, app.models))
 
 
-def _check_page(scope: Scope, app: GatewayApp, holder: Holder) -> None:
+def _check_page(scope: Scope, app: Member, holder: Holder) -> None:
     """Forbidden for what is of other models than the key's."""
     if scope["path"] not in OPEN and not _may_see(app, holder):
-        holder.check_model(app.state.identity.model)
+        holder.check_model(app.models[0])
 
 
-def in_short(app: GatewayApp, said: Document) -> Document:
+def in_short(app: Member, said: Document) -> Document:
     """A deployment in a line of a table; of what its planner `said` last, empty if nothing."""
     pools, measured = said.get("pools") or {}, said.get("measured") or {}
     return {
-        "model": app.state.identity.model,
+        "model": app.models[0],
         "verdict": said.get("verdict"),
         "planner": (said.get("planner") or {}).get("state"),
         "pools": {
@@ -257,7 +289,7 @@ def in_short(app: GatewayApp, said: Document) -> Document:
         "requests_per_s": _rate(measured),
         "attainment": (said.get("attainment") or {}).get("last_interval"),
         "promised": (said.get("slo") or {}).get("attainment"),
-        "in_flight": app.state.traffic.requests,
+        "in_flight": app.in_flight,
     }
 
 

@@ -51,3 +51,40 @@ def test_what_up_would_refuse_is_one_line(
 
     assert complaint.startswith(f"{file}: {fault}")
     assert "\n" not in complaint
+
+
+ATTACHED = """
+pools: {mixed: {max_replicas: 4}}
+metrics: {source: engines, preset: vllm}
+connector: {kind: kubernetes, kubernetes: {target: scale}}
+deployments:
+  chat:
+    model: chat-8b
+    metrics: {engines: {mixed: {addresses: ["127.0.0.1:9"]}}}
+    connector: {kubernetes: {objects: {mixed: {name: chat}}}}
+  code:
+    model: code-8b
+    metrics: {engines: {mixed: {addresses: ["127.0.0.1:10"]}}}
+    connector: {kubernetes: {objects: {mixed: {name: code}}}}
+"""
+
+
+def test_an_attached_fleet_is_looked_at_deployment_by_deployment(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text(ATTACHED.replace("kind: kubernetes, kubernetes: {target: scale}", "kind: virtual"))
+    said = headway(capsys, "check", "--attach", file)
+
+    shown = [line for line in said.out.splitlines() if line.startswith(str(file))]
+    assert [line.partition(": ok")[0] for line in shown] == [
+        f"{file}: deployments.{name}" for name in ("chat", "code")
+    ]
+    for name in ("chat", "code"):
+        assert f"{file}: deployments.{name}: source cannot be used now" in said.err
+
+
+def test_two_deployments_do_not_scale_one_object(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(ATTACHED.replace("name: code}", "name: chat}"))
+    complaint = headway(capsys, "attach", file).complaint()
+
+    assert complaint.startswith(f"{file}: deployments.code.connector: scales what chat does")

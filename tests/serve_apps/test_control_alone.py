@@ -38,7 +38,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[HeadwayConfig]:
 
 def alone() -> Any:
     """A replica's state after its start; the class itself needs a cluster, and a server."""
-    held = {"_live": SimpleNamespace(end=lambda: None), "_server": SimpleNamespace(stop=AsyncMock())}
+    held = {"_serving": SimpleNamespace(end_live=lambda: None), "_server": SimpleNamespace(stop=AsyncMock())}
     return SimpleNamespace(
         _config=load_config(None, SETTINGS), _application="headway", _keeper=Keeper(routes=False), **held
     )
