@@ -172,7 +172,7 @@ def _others(known: Mapping[str, Served], application: str) -> Mapping[str, Serve
     return {
         name: each
         for name, each in known.items()
-        if name != application and (there is None or host_of(name, each) in there)
+        if name != application and (there is None or name in there or host_of(name, each) in there)
     }
 
 

@@ -22,6 +22,7 @@ from actors.collector.prometheus_source import PrometheusSource
 from actors.collector.scrape import Fleet, GatewayFleet, ScrapeSource
 from actors.collector.series import ModelSeries
 from actors.collector.tracker import Tracker
+from actors.collector.wake_query import WakeQuery
 from actors.store import InternalKvStore, Store
 from headway.config import HeadwayConfig
 from headway.engine.nearest import Told
@@ -75,6 +76,8 @@ class MetricCollector:
         self._store = InternalKvStore() if store is None else store
         self._clock = clock
         self._source: Source | None = None
+        metrics = self._config.metrics
+        self._wake = None if metrics.wake is None else WakeQuery(metrics, self._config.model)
         self._background: asyncio.Task[None] | None = None
         self._last: Measured | None = None
         self._ordered: Mapping[Role, int] = {}
@@ -93,6 +96,8 @@ class MetricCollector:
         start_s = end_s - interval_s
         try:
             measured = await self._running().collect(start_s, end_s, since_s)
+            if self._wake is not None:
+                measured = await self._wake.stands_for(measured, self._ordered)
         except Exception as error:  # noqa: BLE001 - the actor's outermost call: the Planner's loop must go on
             self._errors += 1
             _log.exception("an interval could not be measured")
@@ -111,6 +116,13 @@ class MetricCollector:
             _log.exception("the source could not be probed")
             return False, f"{type(error).__name__} in the collector: {error}"
         return health.status is HealthStatus.OK, health.detail
+
+    async def waiting(self) -> float | None:
+        """The requests that wait in front of the engines, by `metrics.wake`; None where it finds nothing.
+
+        SourceDownError: it has no answer.
+        """
+        return None if self._wake is None else await self._wake.waiting()
 
     async def inventory(self) -> list[str]:
         """A line for each quantity of the preset: what is there of it; none where nothing can be read."""
@@ -159,6 +171,8 @@ class MetricCollector:
         if self._source is not None:
             await self._source.close()
             self._source = None
+        if self._wake is not None:
+            await self._wake.close()
 
     def _running(self) -> Source:
         """The source, made on the event loop that will use it."""

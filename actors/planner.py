@@ -30,6 +30,7 @@ from actors.planning.settings import (
     RuntimeSettings,
     flatten,
 )
+from actors.planning.wake_watch import WakeWatch
 from actors.store import InOrder, InternalKvStore, Store, StoreAway
 from actors.stored import read, set_aside
 from headway.config import HeadwayConfig
@@ -79,7 +80,10 @@ class Planner:
         self._hosts = HostWatch(application, config.fleet.application)
         gateways = gateways_of(config, application, ANSWER_WITHIN_S)
         self._parts = PartWatch(gateways, lambda: self._hosts.parts)
-        self._watching = asyncio.gather(self._hosts.run(), self._parts.run())
+        watches = [self._hosts.run(), self._parts.run()]
+        if config.metrics.wake is not None:
+            watches.append(WakeWatch(context.actors, self._loop).run())
+        self._watching = asyncio.gather(*watches)
         if started:
             self._begin()
 

@@ -225,12 +225,14 @@ def look(config: HeadwayConfig, path: str) -> None:
     pools = " and ".join(config.pools)
     named = config.engine.profile or "estimated"
     print(f"{path}: ok, {config.planner.policy} policy on {pools} pools, profile {named}")
-    asked = (asyncio.run(_source(config)), asyncio.run(_target(config)))
-    for what, found in zip(("source", "target"), asked, strict=True):
+    source, target = asyncio.run(_source(config)), asyncio.run(_target(config))
+    asked = {"source": source, "target": target}
+    if config.metrics.wake is not None:
+        asked["wake"] = asyncio.run(_wake(config))
+    for what, found in asked.items():
         print(f"{what}: {found.text}")
         for line in found.series:
             print(f"  {line}")
-    source, target = asked
     profile = engine_profile(config, source.told)
     if guess := guess_text(profile.meta):
         print(f"profile: {guess}; headway profile --fleet measures yours")
@@ -240,7 +242,10 @@ def look(config: HeadwayConfig, path: str) -> None:
         *_too_slow(config.slo, profile, source.measured),
     ):
         print(f"note: {line}")
-    if missing := [what for what, found in zip(("source", "target"), asked, strict=True) if not found.ok]:
+    if "wake" in asked and target.replicas and not any(target.replicas.values()):
+        # While no engine runs it stands for the source.
+        del asked["source"]
+    if missing := [what for what, found in asked.items() if not found.ok]:
         raise CliError(f"{path}: {' and '.join(missing)} cannot be used now")
 
 
@@ -331,6 +336,23 @@ async def _source(config: HeadwayConfig) -> Found:
     seen = f"{found.requests:.0f} requests in the last {span_s:g} s, ISL {shown(isl)}, OSL {shown(osl)}"
     text = f"{where}: {config.model}: {seen}; data {health}{more}"
     return Found(ok=True, text=text, measured=found, replicas=roles, series=series, told=told)
+
+
+async def _wake(config: HeadwayConfig) -> Found:
+    """Whether the query for requests that wait for a sleeping model can be asked, and what it says."""
+    from actors.collector.exposition import SourceDownError
+    from actors.collector.wake_query import WakeQuery
+
+    query = WakeQuery(config.metrics, config.model)
+    try:
+        waiting = await query.waiting()
+    except SourceDownError as error:
+        return Found(ok=False, text=str(error))
+    finally:
+        await query.close()
+    if waiting is None:
+        return Found(ok=True, text="nothing is found, which counts as no request: is the query right?")
+    return Found(ok=True, text=f"{waiting:g} requests wait")
 
 
 async def _target(config: HeadwayConfig) -> Found:

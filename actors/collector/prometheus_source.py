@@ -157,7 +157,7 @@ class PrometheusSource:
         settings: MetricsSettings | None = None,
         ordered: Callable[[], Mapping[Role, int]] = dict,
     ) -> None:
-        self._url, self._query_url = redacted(url).rstrip("/"), _query_url(url)
+        self._url, self._query_url = redacted(url).rstrip("/"), query_url(url)
         self._http = TextReader(timeout_s, settings, proxies=True)
         self._offset_s = 0.0 if settings is None else settings.offset_s
         self._ordered = ordered
@@ -347,7 +347,7 @@ class PrometheusSource:
         if at_s is not None:
             form["time"] = f"{at_s:.3f}"
         body = await self._http.post(self._query_url, form)
-        result, warning = await asyncio.to_thread(_result, body)
+        result, warning = await asyncio.to_thread(result_of, body)
         self._warning = self._warning or warning
         return result
 
@@ -372,7 +372,7 @@ def _scraped_again(instances: Sequence[str]) -> str:
     return f"{plural(len(instances), 'target')} scraped several times, counted once: {first_few(instances)}"
 
 
-def _query_url(url: str) -> str:
+def query_url(url: str) -> str:
     """The address of queries under an address, which may have a path and arguments."""
     try:
         parts = urlsplit(url)
@@ -382,7 +382,7 @@ def _query_url(url: str) -> str:
     return urlunsplit(parts._replace(path=f"{path}/api/v1/query", fragment=""))
 
 
-def _result(body: bytes) -> tuple[Any, str]:
+def result_of(body: bytes) -> tuple[Any, str]:
     """The result in an answer, and a line if it is of a part of the data. SourceDownError: no answer."""
     try:
         answer = json.loads(body)

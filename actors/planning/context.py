@@ -74,18 +74,27 @@ class ControlActors:
         self._health = {name: ComponentHealth(ok=False, detail="not asked yet") for name in needed}
         self._to_tell = TELL
 
-    async def ready(self) -> str:
+    async def ready(self, *, asleep: bool = False) -> str:
         """Empty when all of them are ready, else one line: the first that is not, and why.
 
-        The Predictor may be missing: without it there is only no forecast.
+        The Predictor may be missing: without it there is only no forecast. Of engines that are `asleep`
+        nothing shows but what waits for them.
         """
         for name in (names.INTERPOLATOR, names.METRIC_COLLECTOR):
+            if asleep and name == names.METRIC_COLLECTOR:
+                await self.waiting()
+                return ""
             ok, reason = await self._call(name, "ready")
             if not ok:
                 self._health[name] = ComponentHealth(ok=False, detail=reason)
                 return f"{name}: {reason}"
         await self._tell()
         return ""
+
+    async def waiting(self) -> float:
+        """The requests that wait in front of engines that others run (`metrics.wake`); 0 where none show."""
+        found: float | None = await self._call(names.METRIC_COLLECTOR, "waiting")
+        return found or 0.0
 
     async def _tell(self) -> None:
         """Have the Interpolator know what engines say of themselves."""

@@ -215,7 +215,7 @@ class PlannerLoop:
                 with suppress(ActorFailure, TimeoutError):
                     others = await deadline.within(0.5, actors.ready())
                 return "; ".join(filter(None, (f"deployment: {ready.reason}", others)))
-            if reason := await deadline.within(1.0, actors.ready()):
+            if reason := await deadline.within(1.0, actors.ready(asleep=await self._asleep(deadline))):
                 return reason
             await self._rehearse(await self.state.policy.refresh(actors, deadline))
         except ConnectorError as error:
@@ -228,6 +228,13 @@ class PlannerLoop:
         except TimeoutError:
             return f"no answer within {PROBE_TIMEOUT_S:g} s"
         return ""
+
+    async def _asleep(self, deadline: Deadline) -> bool:
+        """True where others run the engines, and none is wanted."""
+        if self._context.settings.config.metrics.wake is None:
+            return False
+        self.state.counts = await deadline.within(1.0, self._context.connector.state())
+        return not any(pool.desired for pool in self.state.counts.values())
 
     async def _rehearse(self, policy: PolicyInForce) -> None:
         # The first look into a profile compiles, for longer than a tick may take.

@@ -205,7 +205,11 @@ class MetricsSettings(Settings):
     source: Literal["gateway", "prometheus", "engines"] = "gateway"
     """What is read (docs/reference/measurements.md): a gateway, a Prometheus, or the engines themselves."""
     url: str | None = None
-    """Address of Prometheus (needed with `source: prometheus`), or of the gateway; null: our own gateway."""
+    """Address of Prometheus (needed with `source: prometheus`, and for `wake`), or of the gateway; null: our
+    own gateway."""
+    wake: str | None = None
+    """For `min_replicas: 0` of engines that others run: a PromQL query for the requests that wait in front of
+    them (docs/howto/zero.md#engines-that-others-run). Above 0 it wakes them. `$model`: the model's name."""
     preset: PresetName = "headway"
     """Whose metric names; source engines takes those that engines show (not headway, dynamo, llm-d)."""
     overrides: PresetSettings = PresetSettings()
@@ -245,6 +249,12 @@ class MetricsSettings(Settings):
     def _prometheus_has_an_address(self) -> "MetricsSettings":
         if self.source == "prometheus" and not self.url:
             raise ValueError("source 'prometheus' needs a url")
+        return self
+
+    @model_validator(mode="after")
+    def _wake_has_a_prometheus(self) -> "MetricsSettings":
+        if self.wake is not None and (self.source == "gateway" or not self.url):
+            raise ValueError("wake needs the url of a Prometheus, and source prometheus or engines")
         return self
 
     @model_validator(mode="after")

@@ -172,8 +172,8 @@ def refuse_simulated_only(config: HeadwayConfig) -> None:
     empty = next((role for role, pool in config.pools.items() if pool.min_replicas == 0), None)
     if empty is not None and (wrong := _never_empty(config)):
         raise PlanningError(
-            f"pools.{empty}.min_replicas: live, 0 is for the policy headway and our own engines behind our "
-            f"gateway, which holds requests for them; {wrong}"
+            f"pools.{empty}.min_replicas: live, 0 needs what tells of requests while no engine runs: our "
+            f"gateway and our engines, or metrics.wake, a query for what waits at another router; {wrong}"
         )
     for name, section in config.planner.sections.items():
         if (refusal := policy_kind(name).refuse_live(section)) is not None:
@@ -185,6 +185,10 @@ def _never_empty(config: HeadwayConfig) -> str:
     connector, metrics = config.connector, config.metrics
     if config.planner.policy != "headway":
         return f"planner.policy is {config.planner.policy}"
+    if metrics.wake is not None:
+        # A RayService takes no 0.
+        refuses = connector.kind == "kubernetes" and connector.kubernetes.target == "kuberay"
+        return "connector.kubernetes.target is kuberay" if refuses else ""
     if connector.kind != "ray_serve":
         return f"connector.kind is {connector.kind}"
     if connector.ray_serve.deployments or connector.ray_serve.application:

@@ -88,19 +88,24 @@ def unhealthy(status: HealthStatus, detail: str = "said so") -> Measured:
 class ScriptedActors:
     """The other actors by script. `seen` has each (tick, requests) that the predictor was shown.
 
-    `traffic` has the single requests of each; `shown` is what the Interpolator was shown of engines.
+    `wake` is what waits in front of engines that others run. `traffic` has the single requests of each;
+    `shown` is what the Interpolator was shown of engines.
     """
 
     readiness: Script = field(default_factory=lambda: Script(""))
     collecting: Script = field(default_factory=lambda: Script(busy))
     mapping: Script = field(default_factory=lambda: Script((1, PROFILE)))
     forecasting: Script = field(default_factory=lambda: Script(None))
+    wake: Script = field(default_factory=lambda: Script(0.0))
     seen: list[tuple[int, float]] = field(default_factory=list)
     traffic: list[Traffic | None] = field(default_factory=list)
     shown: list[EngineReading] = field(default_factory=list)
 
-    async def ready(self) -> str:
-        return await self.readiness.play()
+    async def ready(self, *, asleep: bool = False) -> str:
+        return "" if asleep else await self.readiness.play()
+
+    async def waiting(self) -> float:
+        return await self.wake.play()
 
     async def collect(
         self, interval_s: float, since_s: float | None, counts: Mapping[Role, PoolCounts]

@@ -5,6 +5,8 @@ import asyncio
 import pytest
 
 from actors.collector.interval import Measured
+from actors.planning.context import ActorFailure
+from actors.planning.wake_watch import LOOK_S, WakeWatch
 from headway.planning import Role
 from tests.actors.planner_cases import (
     INTERVAL_S,
@@ -19,6 +21,12 @@ from tests.actors.planner_cases import (
 from tests.engines.virtual_loop import run
 
 SLEEPS_UNTIL_S = 200.0
+WAKE = {
+    "connector__kind": "virtual",
+    "metrics__source": "prometheus",
+    "metrics__url": "http://p",
+    "metrics__wake": "sum(waiting)",
+}
 LEAD_S, START_S = 40.0, 120.0
 
 
@@ -88,5 +96,55 @@ def test_what_two_gateways_hold_counts_together():
             assert planner.state.held_now(clock()) == 6
             await asyncio.sleep(5.0)
             assert planner.state.held_now(clock()) == 0
+
+    run(scenario())
+
+
+async def watched(planner: Deployment, seconds: float) -> None:
+    """So long with a look at what waits in front of engines of others."""
+    watch = asyncio.create_task(WakeWatch(planner.actors, planner.loop).run())
+    await asyncio.sleep(seconds)
+    watch.cancel()
+
+
+def test_engines_of_others_are_woken_by_what_waits_at_their_router_between_two_ticks():
+    async def scenario() -> None:
+        planner = deployment(**WAKE)
+        async with planner.running():
+            await watched(planner, SLEEPS_UNTIL_S + 3.0)
+            assert planner.pools.counts == {Role.MIXED: 0}
+            # No look fails it: the router may restart.
+            planner.actors.wake.answers += [ActorFailure("no answer"), 0.0]
+            planner.actors.wake.usual = 3.0
+            asked_s = clock()
+            await watched(planner, 3 * LOOK_S + 0.1)
+            assert planner.pools.counts[Role.MIXED] > 0
+            assert planner.log.records[-1].created_at == pytest.approx(asked_s + 3 * LOOK_S, abs=0.2)
+            assert any("3 requests held" in note for note in planner.log.records[-1].notes)
+
+    run(scenario())
+
+
+def test_nobody_looks_while_every_pool_has_a_replica():
+    async def scenario() -> None:
+        planner = deployment(**WAKE)
+        planner.pools.start_s = 0.0
+        async with planner.running():
+            await watched(planner, 5 * LOOK_S)
+            assert planner.actors.wake.calls == []
+
+    run(scenario())
+
+
+def test_a_planner_that_comes_back_while_the_engines_sleep_plans_though_their_metrics_are_gone():
+    async def scenario() -> None:
+        planner = deployment(**WAKE)
+        planner.pools.counts[Role.MIXED] = 0
+        planner.pools.born.clear()
+        planner.actors.readiness.usual = "Prometheus has no series"
+        async with planner.running():
+            await asyncio.sleep(2 * INTERVAL_S)
+            assert planner.status()["planner"]["state"] == "running"
+            assert planner.pools.counts == {Role.MIXED: 0}
 
     run(scenario())

@@ -131,6 +131,9 @@ def test_live_operation_refuses_what_the_policy_says():
         refuse_simulated_only(load_config(None, {"planner.even.replicas": 13}))
 
 
+WAKE = {"metrics.source": "prometheus", "metrics.url": "http://p", "metrics.wake": "sum(waiting)"}
+
+
 @pytest.mark.parametrize(
     ("changes", "wrong"),
     [
@@ -140,9 +143,14 @@ def test_live_operation_refuses_what_the_policy_says():
         ({"connector.ray_serve.application": "llm"}, "connector.ray_serve names another's application"),
         ({"metrics.url": "http://gateway"}, "metrics come from http://gateway"),
         ({"metrics.source": "prometheus", "metrics.url": "http://p"}, "metrics come from http://p"),
+        ({"connector.kind": "virtual", **WAKE}, ""),
+        (
+            {"connector.kind": "kubernetes", "connector.kubernetes.target": "kuberay", **WAKE},
+            "connector.kubernetes.target is kuberay",
+        ),
     ],
 )
-def test_live_pools_may_be_empty_where_our_gateway_holds_requests_for_our_engines(changes, wrong):
+def test_live_pools_may_be_empty_where_something_tells_of_requests_for_them(changes, wrong):
     config = load_config(None, {"pools": {"decode": {"min_replicas": 0}}, **changes})
     if not wrong:
         refuse_simulated_only(config)
