@@ -108,9 +108,9 @@ class ControlApp:
         loads = (pool.get(key) or 0.0 for pool in self._pools() for key in ("running", "waiting"))
         return int(sum(map(float, loads)))
 
-    @property
-    def asleep(self) -> bool:
+    async def asleep(self) -> bool:
         """True while no replica is wanted."""
+        await self._feed.refresh()
         pools = self._pools()
         return bool(pools) and not any(pool["desired"] for pool in pools)
 

@@ -245,8 +245,7 @@ class GatewayApp:
         """Requests under way."""
         return self.state.traffic.requests
 
-    @property
-    def asleep(self) -> bool:
+    async def asleep(self) -> bool:
         """True while no replica runs."""
         return not self.state.traffic.backend.replicas()
 

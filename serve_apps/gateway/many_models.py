@@ -58,8 +58,7 @@ class Member(Protocol):
     def in_flight(self) -> int:
         """Requests under way."""
 
-    @property
-    def asleep(self) -> bool:
+    async def asleep(self) -> bool:
         """True while no replica runs on purpose."""
 
     def entry(self, model: str) -> Document:
@@ -190,7 +189,7 @@ class ManyModels:
     async def _entry(self, model: str) -> Document:
         name = self._by_model[model]
         app = self._apps[name]
-        state = "starting" if await app.waits_for() else "asleep" if app.asleep else "ready"
+        state = "starting" if await app.waits_for() else "asleep" if await app.asleep() else "ready"
         return {**app.entry(model), "deployment": name, "state": state}
 
     async def _request(self, request: Request) -> Response:

@@ -11,7 +11,7 @@ from serve_apps.control_metrics import ControlMetrics, StatusFeed
 from serve_apps.gateway.many_models import ManyModels
 from tests.gateway.test_many_models import asked
 
-DESIRED = {"chat": 2, "rare": 0}
+DESIRED = {"chat": 2, "rare": 0, "gone": 1}
 
 
 async def _budget() -> Mapping[str, Any]:
@@ -25,7 +25,7 @@ def app(name: str) -> ControlApp:
         return {"pools": {"mixed": pool}, "planner": {"state": "running"}}
 
     async def waits_for() -> str:
-        return "its source does not answer" if name == "rare" else ""
+        return "its source does not answer" if name == "gone" else ""
 
     return ControlApp([], Access({}), waits_for, ControlMetrics(f"{name}-8b", StatusFeed(status)))
 
@@ -39,7 +39,7 @@ def front() -> ManyModels:
 
 def test_each_has_its_line_its_metrics_and_its_paths(front: ManyModels) -> None:
     fleet = asked(front, "GET", "/v1/fleet").json()
-    chat, rare = fleet["deployments"]
+    chat, rare, _ = fleet["deployments"]
 
     assert (fleet["gpus"], chat["budget"]["holds"], rare["budget"]) == (4, 2, None)
     assert [(each["model"], each["planner"], each["in_flight"]) for each in (chat, rare)] == [
@@ -47,8 +47,8 @@ def test_each_has_its_line_its_metrics_and_its_paths(front: ManyModels) -> None:
         ("rare-8b", "running", 3),
     ]
     ready = asked(front, "GET", "/ready").json()
-    assert ready == {"status": "ready", "waiting": {"rare": "its source does not answer"}}
-    assert asked(front, "GET", "/deployments/rare/ready").status_code == 503
+    assert ready == {"status": "ready", "waiting": {"gone": "its source does not answer"}}
+    assert asked(front, "GET", "/deployments/gone/ready").status_code == 503
     page = asked(front, "GET", "/metrics").text
     wanted = 'headway_replicas{deployment="rare",model="rare-8b",role="mixed",state="desired"} 0.0'
     assert wanted in page
@@ -59,7 +59,8 @@ def test_models_have_their_state_and_nobody_takes_a_request(front: ManyModels) -
 
     assert [(each["id"], each["deployment"], each["state"]) for each in models] == [
         ("chat-8b", "chat", "ready"),
-        ("rare-8b", "rare", "starting"),
+        ("rare-8b", "rare", "asleep"),
+        ("gone-8b", "gone", "starting"),
     ]
     body = {"model": "chat-8b", "prompt": "x"}
     assert asked(front, "POST", "/v1/completions", json=body).status_code == 404
