@@ -362,6 +362,7 @@ class PlannerLoop:
             if isinstance(connector, TellsReplicas):
                 snapshot = await connector.snapshot()
                 counts, replicas = snapshot.pools, snapshot.replicas
+                self.state.asleep = snapshot.asleep
             else:
                 counts = await connector.state()
         self.state.counts, self.state.connector_fault = counts, ""

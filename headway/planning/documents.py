@@ -174,9 +174,12 @@ class PlannerFigures(Document):
 
 
 class PoolStatus(LoadFigures, ReplicaCounts):
-    """One pool: counts, load of the last interval, and its own limits. `schedule` says what a window of its
-    schedule sets in their place now, or will when replicas ordered now serve.
+    """One pool: counts, load of the last interval, and its own limits. `asleep` replicas are in none of the
+    other counts. `schedule` says what a window of its schedule sets in their place now, or will when replicas
+    ordered now serve.
     """
+
+    asleep: int = 0
 
     min_replicas: int | None = None
     max_replicas: int | None = None

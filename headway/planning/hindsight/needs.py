@@ -253,7 +253,7 @@ def _need(
         # What comes again wants to be served, even if it has waited for longer than the run-up.
         if pool.running > 0 or pool.waiting > 0 or assessed.observation.repeats > 0:
             replicas, enough = max(1, replicas), max(1, enough)
-        elif assessed.idle and option is not None:
+        elif option is not None and (assessed.idle or (limits.sleepers and not memory.history.requests[-1])):
             replicas, enough = 0, 0
     extra = 0
     lacking = assessed.slow[role].lacking if option and role in assessed.slow else 0
