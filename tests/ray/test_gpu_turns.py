@@ -12,7 +12,7 @@ from headway.config import load_config
 from serve_apps.builders import engines_alone
 from serve_apps.engines.simulated import SimulatedEngine
 from tests.patience import PATIENCE_S
-from tests.ray.clusters import running_replicas, wait_until
+from tests.ray.clusters import replicas, running_replicas, wait_until
 
 SETTINGS = {
     "engine.kind": "vllm",
@@ -40,7 +40,10 @@ def started(name: str) -> DeploymentHandle[Any]:
 
 
 def said(handle: DeploymentHandle[Any], *asleep: bool) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = handle.rest.remote(*asleep).result(timeout_s=PATIENCE_S)
+    """Of its replica by name: without one, who rests is not called."""
+    (one,) = replicas(handle.app_name, "Mixed")
+    named = handle.options(session_id=one["replica_id"])
+    found: Mapping[str, Any] = named.rest.remote(*asleep).result(timeout_s=PATIENCE_S)
     return found
 
 
