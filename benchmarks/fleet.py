@@ -89,7 +89,7 @@ def main(data: Path | None, *, quick: bool = False, workers: int | None = None) 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "fleet.yaml"
         file.write_text(yaml.safe_dump(parse_fleet_spec(spec, 0).settings()))
-        jobs = {name: _of(job, sleepers=1) for name, job in fleet_jobs(load_fleet(file), file).items()}
+        jobs = fleet_jobs(load_fleet(file), file)
     print(f"`{spec}`\n\n{HEAD}\n" + "|---" * HEAD.count(" | ") + "|---|")
     models = list[Model]()
     with Pool(workers) as pool:
@@ -122,9 +122,7 @@ def _is_rare(job: Job) -> bool:
 
 
 def _of(job: Job, **bounds: int) -> Job:
-    """The same with other bounds of the pool, where the model is rare."""
-    if not _is_rare(job):
-        return job
+    """The same with other bounds of the pool."""
     pool = job.config.pools["mixed"].model_copy(update=bounds)
     return replace(job, config=job.config.model_copy(update={"pools": {"mixed": pool}}))
 
