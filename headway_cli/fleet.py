@@ -131,6 +131,17 @@ def _job(name: str, config: HeadwayConfig, file: Path) -> Job:
     return Job(trace=trace, config=config, options=options, label=name, settings_file=place)
 
 
+def run_budgets(
+    jobs: Mapping[str, Job], budgets: Mapping[str, int | None], progress: Progress | None = None
+) -> BudgetUse:
+    """Simulate the deployments, those of each GPU type under its budget."""
+    uses = dict[str, DeploymentUse]()
+    for gpu_type, gpus in budgets.items():
+        these = {name: job for name, job in jobs.items() if job.config.fleet.gpu_type == gpu_type}
+        uses |= {use.name: use for use in run_fleet(these, gpus, progress).deployments}
+    return BudgetUse(deployments=[uses[name] for name in jobs])
+
+
 def run_fleet(jobs: Mapping[str, Job], gpus: int | None, progress: Progress | None = None) -> BudgetUse:
     """Simulate the deployments under one budget, or without one each by itself."""
     plans = {name: job.warmed_plan() for name, job in jobs.items()}

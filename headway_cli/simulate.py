@@ -11,7 +11,7 @@ from headway.workload import TraceOptions, open_trace, write_trace
 from headway.workload.fleet import is_fleet_spec, parse_fleet_spec
 from headway_cli.errors import CliError
 from headway_cli.flags import argument, option, spread
-from headway_cli.fleet import FleetReport, fleet_jobs, run_fleet, run_split
+from headway_cli.fleet import FleetReport, fleet_jobs, run_budgets, run_split
 from headway_cli.fleet_view import print_fleet
 from headway_cli.fleet_view import render as render_fleet
 from headway_cli.job import Job, execute
@@ -86,12 +86,16 @@ def simulate(
 def _simulate_fleet(
     fleet: FleetConfig, file: Path, split: str | None, json: str | None, report: str | None
 ) -> None:
-    jobs, gpus = fleet_jobs(fleet, file), fleet.common.fleet.gpus
-    if split is not None and gpus is None:
-        raise CliError(f"--split: {file} has no fleet.gpus to split")
+    jobs, stated = fleet_jobs(fleet, file), [gpus for gpus in fleet.budgets.values() if gpus is not None]
+    gpus = sum(stated) if stated else None
+    if split is not None and (gpus is None or len(stated) > 1):
+        has = (
+            "no fleet.gpus to split" if gpus is None else "fleet.gpus of several types; it splits one budget"
+        )
+        raise CliError(f"--split: {file} has {has}")
     announce_compilation()
     with bar("simulating") as progress:
-        whole = run_fleet(jobs, gpus, progress)
+        whole = run_budgets(jobs, fleet.budgets, progress)
         parts = None if split is None or gpus is None else run_split(jobs, gpus, split, whole)
     found = FleetReport(gpus=gpus, whole=whole, split=parts)
     print_fleet(found, deliver(json, report, found.document, lambda: render_fleet(found)))
