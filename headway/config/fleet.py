@@ -96,8 +96,7 @@ def load_fleet(path: str | Path, overrides: Mapping[str, Any] = DEFAULTS) -> Fle
 def _by_type(path: str | Path, tree: dict[str, Any]) -> Mapping[str, int] | None:
     """The budgets by GPU type, taken out of the tree; None where there is one for all, or none."""
     section = tree.get("fleet")
-    given = section.get("gpus") if isinstance(section, Mapping) else None
-    if not isinstance(given, Mapping):
+    if not isinstance(section, Mapping) or not isinstance(given := section.get("gpus"), Mapping):
         return None
     if not given:
         raise ConfigError(f"{path}: fleet.gpus: names no GPU type")
@@ -113,7 +112,7 @@ def _with_budget(
 ) -> HeadwayConfig:
     """The same with the budget of its GPU type."""
     own = config.engine.gpu_type
-    if own not in by_type:
+    if own is None or own not in by_type:
         raise ConfigError(
             f"{path}: deployments.{name}.engine.gpu_type: should be one of fleet.gpus, "
             f"{', '.join(by_type)}, not {'null' if own is None else shown(own)}"

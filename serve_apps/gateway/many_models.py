@@ -185,7 +185,8 @@ class ManyModels:
             {"deployment": name, **in_short(app, each), "budget": budget.get(name)}
             for name, app, each in zip(names, apps, said, strict=True)
         ]
-        found = {"gpus": fleet.get("gpus"), "deployments": rows}
+        budgets = {"gpus": fleet.get("gpus"), "by_type": fleet.get("by_type", {})}
+        found = {**budgets, "deployments": rows}
         return JSONResponse(found, headers={"cache-control": "no-store"})
 
     async def _metrics(self, request: Request) -> Response:

@@ -352,3 +352,22 @@ async def test_without_a_budget_nothing_says_a_word_of_it():
 def test_other_policies_cannot_share():
     with pytest.raises(PlanningError, match=r"fleet.gpus: live, .* planner.policy is reference"):
         refuse_simulated_only(settings(fleet__gpus=8))
+
+
+@on_virtual_time
+async def test_budgets_of_gpu_types_have_nothing_to_do_with_each_other():
+    fleet = Fleet(
+        {
+            "chat": {"fleet__gpu_type": "H100", "share__priority": 1},
+            "code": {"fleet__gpu_type": "H100"},
+            "batch": {"fleet__gpu_type": "L20", "fleet__gpus": 5},
+        },
+        load={"chat": FLOOD, "code": FLOOD, "batch": FLOOD},
+    )
+    async with fleet.running():
+        await asyncio.sleep(12 * INTERVAL_S)
+        assert [fleet.gpus_of(name) for name in ("chat", "code", "batch")] == [11, 1, 5]
+        document = fleet.budget.document()
+        assert (document.gpus, document.by_type) == (GPUS + 5, {"H100": GPUS, "L20": 5})
+        assert [each.gpu_type for each in document.deployments] == ["L20", "H100", "H100"]
+        assert "chat" not in fleet.words("batch")
