@@ -59,7 +59,7 @@ class Run(NamedTuple):
 
     @property
     def attained(self) -> float:
-        return _attained(self.use)
+        return self.use.attained
 
     @property
     def gpu_hours(self) -> float:
@@ -167,10 +167,6 @@ def _clairvoyant(plan: Plan, requests: Recording) -> float:
     return float(counts.sum() * WINDOW_S + started * delay_s) * gpus / HOUR_S
 
 
-def _attained(use: DeploymentUse) -> float:
-    return (use.report.attainment or 0.0) / (use.report.attainable or 1.0)
-
-
 def _reversals(report: SimulationReport) -> float:
     return report.direction_reversals / (report.simulated_s / HOUR_S)
 
@@ -233,12 +229,12 @@ def _contention(
         before, after = (
             [use for use in uses if use.priority == priority] for uses in (alone, shared.deployments)
         )
-        kept = [sum(_attained(use) >= GOAL for use in uses) for uses in (after, before)]
+        kept = [sum(use.attained >= GOAL for use in uses) for uses in (after, before)]
         hours = [sum(use.report.gpu_hours for use in uses) for uses in (after, before)]
         lines.append(
             f"| {priority} | {sum(use.report.requests for use in after):,} "
             f"| {sum(use.lost for use in before):,} | {sum(use.lost for use in after):,} "
-            f"| {min(map(_attained, after)):.2%} | {kept[0]} ({kept[1]}) of {len(after)} "
+            f"| {min(use.attained for use in after):.2%} | {kept[0]} ({kept[1]}) of {len(after)} "
             f"| {hours[0]:.0f} ({hours[1]:.0f}) | {max(_reversals(use.report) for use in after):.1f} |"
         )
     return "\n".join(lines)
