@@ -37,15 +37,15 @@ by all those together whose GPUs it changes:
 GPUs that nobody holds are free to go anywhere. Nothing of a lower tier is held against a higher one.
 
 Idle deployments. Where nothing runs or waits, requests are lost only if they come before a replica that was
-given up is back. After t seconds without a request no more than one in t is to be expected, so these are
+given up is back. After t seconds without a request no more than one in t is to be expected; a deployment is
+idle while that is less than one:
 
-    e = lead · min(λ, 1 / t)
+    lead · min(λ, 1 / t) < 1
 
-A deployment that has no replica and n > e requests waiting loses those for certain: it gets its GPUs from
-idle ones, of whatever priority, that hold more than their floor, while these together expect less than n. So
-what is rarely asked yields at once, and anything after a lead without a request: until then keeping a GPU
-costs less than starting again. And beyond its floor and what it holds an idle deployment only gets GPUs that
-no other wants.
+Requests that wait for the first replica of another are lost for certain, so that one gets its GPUs from idle
+ones, of whatever priority, that hold more than their floor. What is rarely asked thus yields at once, and
+anything after a lead without a request: until then keeping a GPU costs less than starting again. Beyond its
+floor and what it holds an idle deployment only gets GPUs that no other wants.
 
 The losses of one deployment. Of each pool, the share of requests lost with n replicas is what the chosen
 forecast with the factor that orders n would have lost; with fewer than its least factor orders, all. A queue
@@ -63,7 +63,7 @@ pools losses add up, and the GPUs between them go where they save most:
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from math import gcd, inf
+from math import gcd
 
 import numpy as np
 
@@ -83,8 +83,7 @@ class GpuLosses:
     """`lost_rps` f8[W − m + 1], requests/s lost with m, m + 1, … W GPUs. PlanningError if that ever rises.
 
     What is held without a loss comes in steps of `unit_gpus`: of others no replica can be made. `held_gpus`
-    are had now, and `moving` is the φ of the theory. `waiting` is its n: requests that wait for a first
-    replica; `expected` is its e, of a deployment that is idle.
+    are had now, and `moving` is the φ of the theory. `waiting` are requests that wait for a first replica.
     """
 
     minimum_gpus: int
@@ -93,18 +92,13 @@ class GpuLosses:
     held_gpus: int = 0
     moving: float = 0.0
     waiting: float = 0.0
-    expected: float = inf
+    idle: bool = False
 
     def __post_init__(self) -> None:
         if len(self.lost_rps) == 0 or not np.isfinite(self.lost_rps).all():
             raise PlanningError("demand: losses are missing or not finite")
         if (np.diff(self.lost_rps) > 0).any():
             raise PlanningError("demand: more GPUs lose more requests")
-
-    @property
-    def idle(self) -> bool:
-        """True where nothing runs or waits."""
-        return self.expected < inf
 
     @property
     def wanted_gpus(self) -> int:
@@ -285,17 +279,14 @@ def _yield(bounded: Sequence[Demand], granted: dict[str, int]) -> None:
     waiting = [one for one in bounded if one.losses.waiting > 0]
     idle = sorted(
         (one for one in bounded if one.losses.idle),
-        key=lambda one: (one.standing.priority, one.losses.expected, one.name),
+        key=lambda one: (one.standing.priority, one.losses.lost_rps[0], one.name),
     )
     for one in sorted(waiting, key=lambda one: (-one.standing.priority, -one.losses.waiting, one.name)):
         lacking = one.losses.wanted_gpus - granted[one.name]
-        given, expected = dict[str, int](), 0.0
+        given = dict[str, int]()
         for other in idle:
-            expected += other.losses.expected
-            if sum(given.values()) >= lacking or expected >= one.losses.waiting:
-                break
-            has = granted[other.name]
-            given[other.name] = has - other.losses.whole(has - lacking + sum(given.values()))
+            has, missing = granted[other.name], lacking - sum(given.values())
+            given[other.name] = has - other.losses.whole(has - max(0, missing))
         more = one.losses.whole(granted[one.name] + min(lacking, sum(given.values()))) - granted[one.name]
         if more > 0:
             granted[one.name] += more
@@ -435,9 +426,7 @@ def demanded(policy: HeadwayPolicy, assessed: Assessment) -> GpuLosses:
     held = gpus_of({role: assessed.observation.pools[role].desired for role in needs}, limits)
     moving = moving_share(assessed.lead_s, hold_s)
     losses = gpu_losses(pools, assessed.rate_rps)
-    return replace(
-        losses, held_gpus=held, moving=moving, waiting=assessed.waiting, expected=assessed.expected
-    )
+    return replace(losses, held_gpus=held, moving=moving, waiting=assessed.waiting, idle=assessed.quiet)
 
 
 def decide_within(policy: HeadwayPolicy, assessed: Assessment, grant: Grant) -> Decision:

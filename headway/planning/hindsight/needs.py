@@ -171,16 +171,16 @@ class Assessment:
         return max((pool.waiting for pool in pools if not pool.ready and pool.waiting > 0), default=0.0)
 
     @property
-    def expected(self) -> float:
-        """Requests that may come within a lead: no more at a time than since the last one. inf while anything
-        runs or waits, or that is not known.
+    def quiet(self) -> bool:
+        """True where nothing runs or waits, and less than a request is to be expected within a lead: no more
+        at a time than since the last one.
         """
         seen, came_s = self.observation, self.state.recent.arrival_s
         load = sum(pool.running + pool.waiting for pool in seen.pools.values() if pool.ready)
         if load != 0.0 or self.waiting or isnan(seen.requests) or seen.repeats > 0:
-            return inf
+            return False
         silent_s = seen.now_s - float(came_s[-1]) if len(came_s) else inf
-        return self.lead_s * min(self.rate_rps, 1.0 / max(silent_s, ROUNDING))
+        return self.lead_s * self.rate_rps < 1.0 or self.lead_s < silent_s
 
 
 PATIENCE_S, DRAIN_S = 5.0, 60.0
