@@ -142,6 +142,13 @@ def test_all_that_wait_for_a_replica_get_what_idle_ones_hold_above_their_floor(f
     assert sum(each.gpus for each in division.due.values()) == 2
 
 
+def test_while_one_yields_no_other_has_to():
+    idle = replace(losses(0, 1.0, 0.0), idle=True)
+    yields = replace(claim("z", 1, idle), keeps=0)
+    asleep = claim("asleep", 0, replace(losses(0, 0.1, 0.0), waiting=1.0))
+    assert divide([claim("a", 1, idle), yields, asleep], 2).over == {"z": 1}
+
+
 def test_what_makes_no_whole_replica_is_not_given():
     wide = GpuLosses(minimum_gpus=0, lost_rps=np.array([1.0, 1.0, 0.0]), unit_gpus=2, waiting=9.0)
     one = claim("one", 1, replace(losses(0, 5.0, 0.0), idle=True))
