@@ -162,7 +162,7 @@ def run_budgets(
 
 
 def run_least(jobs: Mapping[str, Job], types: Iterable[str], progress: Progress | None = None) -> FleetReport:
-    """Simulate the deployments, those of each GPU type under the least budget on which all keep what they keep
+    """Simulate the deployments, those of each GPU type under the least budget on which all keep what they do
     without one.
     """
     uses, gpus, said = dict[str, DeploymentUse](), 0, list[str]()

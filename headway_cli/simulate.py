@@ -45,7 +45,7 @@ def simulate(
         bool,
         option(
             "",
-            "With --fleet: find the least fleet.gpus on which all keep their promise that keep it without.",
+            "With --fleet: find the least fleet.gpus on which all keep what they do without one.",
         ),
     ] = False,
     policy: Annotated[str | None, option("NAME", "headway, reference, threshold or static.")] = None,

@@ -129,7 +129,9 @@ class BudgetPart:
         """That of its last decision."""
         self._losses: GpuLosses | None = None
         self._until_s = 0.0
-        self._granted = self._waits = 0
+        self._granted: int | None = None
+        """By a decision that is not carried out yet."""
+        self._waits = 0
         self._leaving: asyncio.Task[None] | None = None
         self._each = _gpus_each(self.config, log)
         self._held = self._known()
@@ -152,7 +154,7 @@ class BudgetPart:
     @property
     def holds(self) -> int:
         """GPUs that nobody else may take."""
-        return max(self._held, self._granted)
+        return max(self._held, self._granted or 0)
 
     @property
     def waits(self) -> bool:
@@ -173,6 +175,7 @@ class BudgetPart:
             holds=self.holds,
             minimum_gpus=min(self._minimum(config), self.holds) if dry_run else self._minimum(config),
             losses=self._losses if self._stated and not dry_run else None,
+            keeps=self._granted,
         )
 
     def ask(self, losses: GpuLosses, interval_s: float) -> LiveGrant:
@@ -185,7 +188,7 @@ class BudgetPart:
                 self.grant = self._supposed(losses)
                 return self.grant
             self._losses, self._until_s = losses, self._clock() + STATED_INTERVALS * interval_s
-            self._granted = 0
+            self._granted = None
             division = self._budget.division(self.gpu_type)
             self.grant = grant = division.grant(self.name)
             self._granted, self._waits = grant.gpus, division.waits(self.name)
@@ -212,7 +215,7 @@ class BudgetPart:
             desired = {role: pool.desired for role, pool in counts.items()}
             self._held = max(self._planned(), self._gpus(desired)) if counts else self._held
             if settled:
-                self._granted = 0
+                self._granted = None
             fell = self.holds < before
         if fell and self.shares:
             self._budget.freed(self.gpu_type)

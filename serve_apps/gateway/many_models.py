@@ -154,7 +154,7 @@ class ManyModels:
         name = self._by_model[model]
         state = self._apps[name].state
         readiness = state.traffic.backend.ready()
-        about = "ready" if readiness.ok and state.traffic.backend.replicas() else "asleep"
+        about = "ready" if state.traffic.backend.replicas() else readiness.empty
         return {
             **state.identity.entry(model),
             "deployment": name,
