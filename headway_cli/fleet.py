@@ -170,7 +170,9 @@ def run_least(jobs: Mapping[str, Job], types: Iterable[str], progress: Progress 
         these = {name: job for name, job in jobs.items() if job.config.fleet.gpu_type == gpu_type}
         free = run_fleet(these, None, progress)
         alone = {use.name: use for use in free.deployments}
-        low, high, short = 0, int(free.most_gpus()), ""
+        reports = {use.name: use.report for use in free.deployments}
+        low = sum(_minimum(these[name].config, report) for name, report in reports.items()) - 1
+        high, short = int(free.most_gpus()), ""
         found = run_fleet(these, high, progress)
         while high - low > 1:
             tried = run_fleet(these, middle := (low + high) // 2, progress)
@@ -244,13 +246,7 @@ def _stated(gpus: int, jobs: Mapping[str, Job], text: str) -> Mapping[str, int]:
 def _in_proportion(gpus: int, jobs: Mapping[str, Job], together: BudgetUse) -> Mapping[str, int]:
     """What each needs at least, and the rest as it was used: whole parts by largest remainder."""
     reports = {one.name: one.report for one in together.deployments}
-    least = {
-        name: sum(
-            max(1, pool.min_replicas) * reports[name].gpus_per_replica[role]
-            for role, pool in job.config.pools.items()
-        )
-        for name, job in jobs.items()
-    }
+    least = {name: _minimum(job.config, reports[name], 1) for name, job in jobs.items()}
     spare, used = gpus - sum(least.values()), together.gpu_hours or 1.0
     if spare < 0:
         raise CliError(f"--split: {gpus} GPUs are too few for a replica of each pool ({sum(least.values())})")
@@ -260,6 +256,12 @@ def _in_proportion(gpus: int, jobs: Mapping[str, Job], together: BudgetUse) -> M
     for name in by_rest[: gpus - sum(parts.values())]:
         parts[name] += 1
     return parts
+
+
+def _minimum(config: HeadwayConfig, report: SimulationReport, replicas: int = 0) -> int:
+    """GPUs of its least replicas, of each pool at least so many."""
+    pools = config.pools.items()
+    return sum(max(replicas, pool.min_replicas) * report.gpus_per_replica[role] for role, pool in pools)
 
 
 def _use(job: Job, report: SimulationReport) -> DeploymentUse:
