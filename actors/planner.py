@@ -100,10 +100,8 @@ class Planner:
             await asyncio.wait([self._task])
             self._task = None
 
-    async def held(self, gateway: str, requests: int) -> float | None:
-        """So many requests of a gateway wait for the first replica of a pool; seconds until they should have
-        one, None where that is not known.
-        """
+    async def held(self, gateway: str, requests: int) -> tuple[float | None, bool]:
+        """So many requests of a gateway wait for the first replica of a pool, see `PlannerLoop.held`."""
         return self._loop.held(gateway, requests)
 
     def close(self) -> None:

@@ -1,26 +1,29 @@
-"""A generated fleet of many models, few of them busy: what zero replicas and a common budget are worth.
+"""A generated fleet of many models, few of them busy: what sleep, zero and a common budget are worth.
 
     python -m benchmarks fleet [--quick] [--workers N]
 
 30 models for a day (`headway generate fleet:models=30,hours=24`), or with --quick 10 for 6 hours. Rare models
-may have no replica. Each is planned alone, without a budget, and beside it stand
+may have no replica, and one engine that sleeps and wakes in 3 s. Each is planned alone, without a budget, and
+beside it stand
 
     static        the least fleet, at least one replica, that keeps 99 % of the whole load, by replay; nobody
                   knows it beforehand
-    never zero    the same planner where a rare model keeps one replica
+    from zero     the same planner where none sleeps
+    never zero    where a rare model keeps one replica
     clairvoyant   for each ten minutes the least fleet that keeps 99 % of them, by replay; it is there in
                   time, and its starts are paid for
     bound         every GPU always at its best throughput, in fractions
 
 Attained is of what an idle replica keeps. A request is cold if there was no ready replica when it came, and
-until there was one it had waited for longer than its TTFT target: asleep if none was even starting. Reversals
-are changes of direction an hour. Zero by hindsight takes of each rare model the cheaper run that keeps 99 %.
+until there was one it had waited for longer than its TTFT target: first if none was even starting. Reversals
+are changes of direction an hour.
 
 Then all plan under one budget, 70 % of the most GPUs that they asked for at once.
 """
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from multiprocessing import Pool
 from pathlib import Path
@@ -48,15 +51,15 @@ SHORT_OF = 0.7
 
 
 class Run(NamedTuple):
-    """One run of a model; `asleep` and `starting` are its cold requests."""
+    """One run of a model; `first` and `starting` are its cold requests."""
 
     use: DeploymentUse
-    asleep: int
+    first: int
     starting: int
 
     @property
     def attained(self) -> float:
-        return _attained(self.use)
+        return self.use.attained
 
     @property
     def gpu_hours(self) -> float:
@@ -68,19 +71,15 @@ class Run(NamedTuple):
 
 
 class Model(NamedTuple):
-    """One model alone: GPU-hours of the fleets beside it, and its runs with zero replicas allowed and not."""
+    """One model alone: GPU-hours of the fleets beside it, and its runs. A busy one has but one run."""
 
     name: str
     rare: bool
     static: float
     clairvoyant: float
+    asleep: Run
     zero: Run
     never: Run
-
-    @property
-    def chosen(self) -> Run:
-        """The cheaper run that keeps the goal, else the one without zero."""
-        return self.zero if self.zero.kept else self.never
 
 
 def main(data: Path | None, *, quick: bool = False, workers: int | None = None) -> int:
@@ -98,7 +97,7 @@ def main(data: Path | None, *, quick: bool = False, workers: int | None = None) 
             models.append(each)
             print(_row(each), flush=True)
     print(_totals(models))
-    uses = [each.zero.use for each in models]
+    uses = [each.asleep.use for each in models]
     budget = round(SHORT_OF * BudgetUse(deployments=uses).most_gpus())
     print(_contention(jobs, uses, budget, run_fleet(jobs, budget)))
     return 0
@@ -106,21 +105,26 @@ def main(data: Path | None, *, quick: bool = False, workers: int | None = None) 
 
 def _alone(job: Job) -> Model:
     plan, requests = job.plan(), read(job.trace, job.options)
-    pool = job.config.pools["mixed"]
-    zero = _run(job, requests)
-    rare = pool.min_replicas == 0
-    one = pool.model_copy(update={"min_replicas": 1})
-    never = job.config.model_copy(update={"pools": {"mixed": one}})
+    rare, asleep = _is_rare(job), _run(job, requests)
     return Model(
         name=job.label,
         rare=rare,
         static=_gpu_hours(plan, requests, requests.duration_s),
         clairvoyant=_clairvoyant(plan, requests),
-        zero=zero,
-        never=_run(Job(trace=job.trace, config=never, options=job.options, label=job.label), requests)
-        if rare
-        else zero,
+        asleep=asleep,
+        zero=_run(_of(job, sleepers=0), requests) if rare else asleep,
+        never=_run(_of(job, sleepers=0, min_replicas=1), requests) if rare else asleep,
     )
+
+
+def _is_rare(job: Job) -> bool:
+    return job.config.pools["mixed"].min_replicas == 0
+
+
+def _of(job: Job, **bounds: int) -> Job:
+    """The same with other bounds of the pool."""
+    pool = job.config.pools["mixed"].model_copy(update=bounds)
+    return replace(job, config=job.config.model_copy(update={"pools": {"mixed": pool}}))
 
 
 def _run(job: Job, requests: Recording) -> Run:
@@ -137,8 +141,8 @@ def _cold(report: SimulationReport, arrival_s: NDArray[np.float64]) -> tuple[int
     ready_s = np.where(ready > 0, times, np.inf)[::-1]
     next_s = np.minimum.accumulate(ready_s)[::-1]
     cold = (ready[place] == 0) & (next_s[place] - arrival_s > report.slo.ttft_s)
-    asleep = cold & (desired[np.searchsorted(times, arrival_s, side="left") - 1] == 0)
-    return int(asleep.sum()), int((cold & ~asleep).sum())
+    first = cold & (desired[np.searchsorted(times, arrival_s, side="left") - 1] == 0)
+    return int(first.sum()), int((cold & ~first).sum())
 
 
 def _gpu_hours(plan: Plan, requests: Recording, span_s: float) -> float:
@@ -163,26 +167,25 @@ def _clairvoyant(plan: Plan, requests: Recording) -> float:
     return float(counts.sum() * WINDOW_S + started * delay_s) * gpus / HOUR_S
 
 
-def _attained(use: DeploymentUse) -> float:
-    return (use.report.attainment or 0.0) / (use.report.attainable or 1.0)
-
-
 def _reversals(report: SimulationReport) -> float:
     return report.direction_reversals / (report.simulated_s / HOUR_S)
 
 
 HEAD = (
-    "| model | profile | requests | attained | asleep, starting | GPU-hours | never zero (attained) | static "
-    "| clairvoyant | bound | reversals/h |"
+    "| model | profile | requests | attained | GPU-hours | from zero (attained; cold: first, others) "
+    "| never zero (attained) | static | clairvoyant | bound | reversals/h |"
 )
 
 
 def _row(each: Model) -> str:
-    report = each.zero.use.report
-    never = f"{each.never.gpu_hours:.1f} ({each.never.attained:.2%})" if each.rare else "–"
+    report, zero, never = each.asleep.use.report, "–", "–"
+    if each.rare:
+        cold = f"{each.zero.first}, {each.zero.starting}"
+        zero = f"{each.zero.gpu_hours:.1f} ({each.zero.attained:.2%}; {cold})"
+        never = f"{each.never.gpu_hours:.1f} ({each.never.attained:.2%})"
     return (
         f"| {each.name}{' (rare)' if each.rare else ''} | {report.profile} | {report.requests:,} "
-        f"| {each.zero.attained:.2%} | {each.zero.asleep}, {each.zero.starting} | {each.zero.gpu_hours:.1f} "
+        f"| {each.asleep.attained:.2%} | {each.asleep.gpu_hours:.1f} | {zero} "
         f"| {never} | {each.static:.1f} | {each.clairvoyant:.1f} | {report.fluid_bound_gpu_hours:.2f} "
         f"| {_reversals(report):.1f} |"
     )
@@ -191,17 +194,17 @@ def _row(each: Model) -> str:
 def _totals(models: Sequence[Model]) -> str:
     """Sums over the fleet, and how many models keep the goal."""
     static, never = sum(each.static for each in models), sum(each.never.gpu_hours for each in models)
-    bound = sum(each.zero.use.report.fluid_bound_gpu_hours for each in models)
+    bound = sum(each.asleep.use.report.fluid_bound_gpu_hours for each in models)
     rows = {
-        "headway": [each.zero for each in models],
-        "zero by hindsight": [each.chosen for each in models],
+        "headway": [each.asleep for each in models],
+        "from zero": [each.zero for each in models],
         "never zero": [each.never for each in models],
     }
     head = "planned | GPU-hours | × static | × never zero | models ≥ 99 % | lost, cold of these | reversals/h"
     lines = [f"\n| {head} |\n" + "|---" * 7 + "|"]
     for name, runs in rows.items():
         hours, kept = sum(run.gpu_hours for run in runs), sum(run.kept for run in runs)
-        cold, lost = sum(run.asleep + run.starting for run in runs), sum(run.use.lost for run in runs)
+        cold, lost = sum(run.first + run.starting for run in runs), sum(run.use.lost for run in runs)
         turns = max(_reversals(run.use.report) for run in runs)
         lines.append(
             f"| {name} | {hours:.0f} | {hours / static:.3f} | {hours / never:.3f} | {kept} of {len(runs)} "
@@ -226,12 +229,12 @@ def _contention(
         before, after = (
             [use for use in uses if use.priority == priority] for uses in (alone, shared.deployments)
         )
-        kept = [sum(_attained(use) >= GOAL for use in uses) for uses in (after, before)]
+        kept = [sum(use.attained >= GOAL for use in uses) for uses in (after, before)]
         hours = [sum(use.report.gpu_hours for use in uses) for uses in (after, before)]
         lines.append(
             f"| {priority} | {sum(use.report.requests for use in after):,} "
             f"| {sum(use.lost for use in before):,} | {sum(use.lost for use in after):,} "
-            f"| {min(map(_attained, after)):.2%} | {kept[0]} ({kept[1]}) of {len(after)} "
+            f"| {min(use.attained for use in after):.2%} | {kept[0]} ({kept[1]}) of {len(after)} "
             f"| {hours[0]:.0f} ({hours[1]:.0f}) | {max(_reversals(use.report) for use in after):.1f} |"
         )
     return "\n".join(lines)

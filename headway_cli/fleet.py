@@ -1,6 +1,6 @@
 """A fleet in virtual time: its deployments under one budget, in fixed parts of it, or each by itself."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,11 +14,14 @@ from headway.planning.sharing import Standing
 from headway.simulation.deployments import SimulatedDeployment, simulate_fleet
 from headway.simulation.report import SimulationReport, parse_report
 from headway.simulation.simulate import Watchers
+from headway.words import percent, plural
 from headway.workload import TraceOptions, open_trace
 from headway_cli.errors import CliError
 from headway_cli.job import Job, Progress, execute, make_report
 from headway_cli.options import fleet as parse_parts
 from headway_cli.page.series import gpus_over_time
+
+HARDLY_MORE = 1.05
 
 BY_USE = "use"
 """Parts in proportion to the GPU-hours that each used of the common budget."""
@@ -33,6 +36,16 @@ class DeploymentUse:
     weight: float
     lost: int
     report: SimulationReport
+
+    @property
+    def attained(self) -> float:
+        """Of what any fleet attains."""
+        return (self.report.attainment or 0.0) / (self.report.attainable or 1.0)
+
+    def keeps(self, other: "DeploymentUse") -> bool:
+        """Whether it keeps its promise, or misses it by hardly more than another run did."""
+        lost, before = 1.0 - self.attained, 1.0 - other.attained
+        return lost <= max(1.0 - self.report.slo.attainment, HARDLY_MORE * before)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +95,13 @@ class FleetReport:
     gpus: int | None
     whole: BudgetUse
     split: BudgetUse | None = None
+    least: Sequence[str] = ()
+    """Of budgets that were looked for, how they were found; a sentence for each."""
 
     def document(self) -> dict[str, Any]:
         """JSON-able data."""
-        whole = {"gpus": self.gpus, **self.whole.document()}
+        whole = {"gpus": self.gpus, **({"least": list(self.least)} if self.least else {})}
+        whole |= self.whole.document()
         return whole if self.split is None else {**whole, "split": self.split.document()}
 
 
@@ -93,7 +109,10 @@ def parse_fleet(document: Mapping[str, Any]) -> FleetReport:
     """What `FleetReport.document` wrote; ReportError or KeyError for what is missing or wrong."""
     split = document.get("split")
     return FleetReport(
-        gpus=document["gpus"], whole=_parse_use(document), split=None if split is None else _parse_use(split)
+        gpus=document["gpus"],
+        whole=_parse_use(document),
+        split=None if split is None else _parse_use(split),
+        least=document.get("least", ()),
     )
 
 
@@ -129,6 +148,46 @@ def _job(name: str, config: HeadwayConfig, file: Path) -> Job:
     )
     trace = str(beside) if beside.is_file() else load.trace
     return Job(trace=trace, config=config, options=options, label=name, settings_file=place)
+
+
+def run_budgets(
+    jobs: Mapping[str, Job], budgets: Mapping[str, int | None], progress: Progress | None = None
+) -> BudgetUse:
+    """Simulate the deployments, those of each GPU type under its budget."""
+    uses = dict[str, DeploymentUse]()
+    for gpu_type, gpus in budgets.items():
+        these = {name: job for name, job in jobs.items() if job.config.fleet.gpu_type == gpu_type}
+        uses |= {use.name: use for use in run_fleet(these, gpus, progress).deployments}
+    return BudgetUse(deployments=[uses[name] for name in jobs])
+
+
+def run_least(jobs: Mapping[str, Job], types: Iterable[str], progress: Progress | None = None) -> FleetReport:
+    """Simulate the deployments, those of each GPU type under the least budget on which all keep what they do
+    without one.
+    """
+    uses, gpus, said = dict[str, DeploymentUse](), 0, list[str]()
+    for gpu_type in types:
+        these = {name: job for name, job in jobs.items() if job.config.fleet.gpu_type == gpu_type}
+        free = run_fleet(these, None, progress)
+        alone = {use.name: use for use in free.deployments}
+        reports = {use.name: use.report for use in free.deployments}
+        low = sum(_minimum(these[name].config, report) for name, report in reports.items()) - 1
+        high, short = int(free.most_gpus()), ""
+        found = run_fleet(these, high, progress)
+        while high - low > 1:
+            tried = run_fleet(these, middle := (low + high) // 2, progress)
+            if missed := [use for use in tried.deployments if not use.keeps(alone[use.name])]:
+                low, short = middle, ", ".join(f"{use.name} keeps {percent(use.attained)}" for use in missed)
+            else:
+                high, found = middle, tried
+        uses |= {use.name: use for use in found.deployments}
+        gpus += high
+        of_type = plural(high, f"{gpu_type} GPU".lstrip())
+        said.append(
+            f"{of_type} suffice for what {free.most_gpus():.0f} keep, the most that all want at once"
+            + (f"; with {low}, {short} of what can be kept" if short else "")
+        )
+    return FleetReport(gpus=gpus, whole=BudgetUse(deployments=[uses[name] for name in jobs]), least=said)
 
 
 def run_fleet(jobs: Mapping[str, Job], gpus: int | None, progress: Progress | None = None) -> BudgetUse:
@@ -187,13 +246,7 @@ def _stated(gpus: int, jobs: Mapping[str, Job], text: str) -> Mapping[str, int]:
 def _in_proportion(gpus: int, jobs: Mapping[str, Job], together: BudgetUse) -> Mapping[str, int]:
     """What each needs at least, and the rest as it was used: whole parts by largest remainder."""
     reports = {one.name: one.report for one in together.deployments}
-    least = {
-        name: sum(
-            max(1, pool.min_replicas) * reports[name].gpus_per_replica[role]
-            for role, pool in job.config.pools.items()
-        )
-        for name, job in jobs.items()
-    }
+    least = {name: _minimum(job.config, reports[name], 1) for name, job in jobs.items()}
     spare, used = gpus - sum(least.values()), together.gpu_hours or 1.0
     if spare < 0:
         raise CliError(f"--split: {gpus} GPUs are too few for a replica of each pool ({sum(least.values())})")
@@ -203,6 +256,12 @@ def _in_proportion(gpus: int, jobs: Mapping[str, Job], together: BudgetUse) -> M
     for name in by_rest[: gpus - sum(parts.values())]:
         parts[name] += 1
     return parts
+
+
+def _minimum(config: HeadwayConfig, report: SimulationReport, replicas: int = 0) -> int:
+    """GPUs of its least replicas, of each pool at least so many."""
+    pools = config.pools.items()
+    return sum(max(replicas, pool.min_replicas) * report.gpus_per_replica[role] for role, pool in pools)
 
 
 def _use(job: Job, report: SimulationReport) -> DeploymentUse:

@@ -79,7 +79,7 @@ def all_notes(report: FleetReport) -> list[str]:
     uses = report.whole.deployments
     common = common_notes([one.report for one in uses])
     own = [f"{one.name}: {note}" for one in uses for note in one.report.notes if note not in common]
-    return [*own, *common]
+    return [*report.least, *own, *common]
 
 
 def print_fleet(report: FleetReport, out: Console) -> None:

@@ -20,7 +20,7 @@ from actors.planning.settings import dump, fixed, value_at
 from actors.store import InternalKvStore
 from actors.stored import Kind, put, read
 from headway.config import ConfigError, FleetConfig, HeadwayConfig
-from headway.config.fleet import ONCE
+from headway.config.fleet import ONCE, check_fits
 from headway.planning import policy_settings
 from headway.words import plural
 from headway_cli.deployment import CONTROL_ALONE, Form, Say, delete_one, run, wait_until_running
@@ -67,13 +67,13 @@ def _check_targets(path: str, fleet: FleetConfig) -> None:
 
 def _check_minimums(path: str, fleet: FleetConfig) -> None:
     """ConfigError where not even the least replicas of all find room in the common budget."""
-    pools = {name: policy_settings(config).limits.values() for name, config in fleet.deployments.items()}
-    least = {
-        name: sum(each.min_replicas * each.gpus_per_replica for each in own) for name, own in pools.items()
-    }
-    if (gpus := fleet.common.fleet.gpus) is not None and sum(least.values()) > gpus:
-        named = ", ".join(f"{name} {count}" for name, count in least.items() if count)
-        raise ConfigError(f"{path}: fleet.gpus: {gpus} GPUs do not hold min_replicas of all ({named})")
+    for gpu_type, gpus in fleet.budgets.items():
+        pools = {name: policy_settings(each).limits for name, each in fleet.of_budget(gpu_type).items()}
+        least = {
+            name: sum(each.min_replicas * each.gpus_per_replica for each in own.values())
+            for name, own in pools.items()
+        }
+        check_fits(path, gpu_type, gpus, least, "min_replicas")
 
 
 def _own(config: HeadwayConfig, common: HeadwayConfig) -> Any:  # noqa: ANN401 - its gateway's settings

@@ -11,7 +11,7 @@ from headway.workload import TraceOptions, open_trace, write_trace
 from headway.workload.fleet import is_fleet_spec, parse_fleet_spec
 from headway_cli.errors import CliError
 from headway_cli.flags import argument, option, spread
-from headway_cli.fleet import FleetReport, fleet_jobs, run_fleet, run_split
+from headway_cli.fleet import FleetReport, fleet_jobs, run_budgets, run_least, run_split
 from headway_cli.fleet_view import print_fleet
 from headway_cli.fleet_view import render as render_fleet
 from headway_cli.job import Job, execute
@@ -41,6 +41,13 @@ def simulate(
             "used.",
         ),
     ] = None,
+    least: Annotated[
+        bool,
+        option(
+            "",
+            "With --fleet: find the least fleet.gpus on which all keep what they do without one.",
+        ),
+    ] = False,
     policy: Annotated[str | None, option("NAME", "headway, reference, threshold or static.")] = None,
     static: Annotated[
         str | None, option("FLEET", "Fixed fleet, prefill=4,decode=8; implies the policy.")
@@ -58,10 +65,14 @@ def simulate(
         alone = {"TRACE": trace, "--static": static, "--offload-traces": offload_traces}
         if given := next((name for name, value in alone.items() if value is not None), None):
             raise CliError(f"{given}: does not go with --fleet")
-        _simulate_fleet(fleet_settings(options, fleet, policy), Path(fleet), split, json, report)
+        if least and split is not None:
+            raise CliError("--least: does not go with --split")
+        settings = fleet_settings(options, fleet, policy)
+        _simulate_fleet(settings, Path(fleet), split, least=least, json=json, report=report)
         return
-    if trace is None or split is not None:
-        raise CliError("TRACE: missing; or --fleet FILE" if trace is None else "--split: goes with --fleet")
+    if trace is None or split is not None or least:
+        with_fleet = f"{'--split' if split is not None else '--least'}: goes with --fleet"
+        raise CliError("TRACE: missing; or --fleet FILE" if trace is None else with_fleet)
     config = configuration(options, _policy(policy, static))
     if offload_traces is not None and config.routing.offload.mode == "never":
         raise CliError("--offload-traces: routing.offload.mode is never, so there are none")
@@ -84,14 +95,29 @@ def simulate(
 
 
 def _simulate_fleet(
-    fleet: FleetConfig, file: Path, split: str | None, json: str | None, report: str | None
+    fleet: FleetConfig,
+    file: Path,
+    split: str | None,
+    *,
+    least: bool,
+    json: str | None,
+    report: str | None,
 ) -> None:
-    jobs, gpus = fleet_jobs(fleet, file), fleet.common.fleet.gpus
-    if split is not None and gpus is None:
-        raise CliError(f"--split: {file} has no fleet.gpus to split")
+    jobs, stated = fleet_jobs(fleet, file), [gpus for gpus in fleet.budgets.values() if gpus is not None]
+    gpus = sum(stated) if stated else None
+    if split is not None and (gpus is None or len(stated) > 1):
+        has = (
+            "no fleet.gpus to split" if gpus is None else "fleet.gpus of several types; it splits one budget"
+        )
+        raise CliError(f"--split: {file} has {has}")
     announce_compilation()
+    if least:
+        with bar("simulating") as progress:
+            found = run_least(jobs, fleet.budgets, progress)
+        print_fleet(found, deliver(json, report, found.document, lambda: render_fleet(found)))
+        return
     with bar("simulating") as progress:
-        whole = run_fleet(jobs, gpus, progress)
+        whole = run_budgets(jobs, fleet.budgets, progress)
         parts = None if split is None or gpus is None else run_split(jobs, gpus, split, whole)
     found = FleetReport(gpus=gpus, whole=whole, split=parts)
     print_fleet(found, deliver(json, report, found.document, lambda: render_fleet(found)))

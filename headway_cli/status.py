@@ -144,13 +144,18 @@ def fleet_view(fleet: FleetInShort, url: str) -> RenderableType:
             ", ".join(
                 f"{role} {shown(pool.ready)} of {shown(pool.desired)}" for role, pool in each.pools.items()
             ),
-            shown(each.budget.holds if each.budget else None),
+            f"{each.budget.holds} {each.budget.gpu_type}".rstrip() if each.budget else shown(None),
             shown(each.budget.wanted if each.budget else None),
         )
         for each in fleet.deployments
     ]
-    holds = sum(each.budget.holds for each in fleet.deployments if each.budget)
-    budget = "" if fleet.gpus is None else f", {holds} of {plural(fleet.gpus, 'GPU')} held"
+    budgets = fleet.by_type or ({} if fleet.gpus is None else {"": fleet.gpus})
+    holds = {
+        each: sum(one.budget.holds for one in fleet.deployments if one.budget and one.budget.gpu_type == each)
+        for each in budgets
+    }
+    parts = (f"{holds[each]} of {plural(gpus, f'{each} GPU'.lstrip())}" for each, gpus in budgets.items())
+    budget = f", {', '.join(parts)} held" if budgets else ""
     lacks = [
         f"{each.deployment} {each.budget.words}"
         for each in fleet.deployments

@@ -19,7 +19,7 @@ from actors.collector.presets import preset
 from headway.config import ConfigError, FleetConfig, HeadwayConfig, load_config, load_fleet, resolve_profile
 from headway.config.models import with_key
 from headway.config.presets import ENGINE_PRESETS
-from headway.engine.kinds import engine_kind
+from headway.engine.kinds import check_sleepers, engine_kind
 
 Topology = Literal["disaggregated", "aggregated"]
 EXTERNAL = "external"
@@ -77,6 +77,7 @@ def check_started_here(config: HeadwayConfig) -> None:
 
     named_profiles(config)
     engine_kind(config).check_settings(config)
+    check_sleepers(config)
 
 
 def read_control_arguments(arguments: Mapping[str, Any]) -> HeadwayConfig:

@@ -127,7 +127,7 @@ def _engine(config: HeadwayConfig, role: Role) -> serve.Deployment:
     return deployment(
         ENGINES[role],
         name=ENGINES[role].__name__,
-        num_replicas=max(1, config.pools[role.value].min_replicas),
+        num_replicas=max(1, config.pools[role.value].min_replicas, config.pools[role.value].sleepers),
         max_ongoing_requests=MOST_ONGOING,
         graceful_shutdown_timeout_s=config.gateway.request_timeout_s + DRAINING_MARGIN_S,
         request_router_config=RequestRouterConfig.model_validate(routing),
@@ -151,7 +151,8 @@ def _resources(config: HeadwayConfig, role: Role) -> dict[str, Any]:
     needed = engine_kind(config).resources(config, role)
     options: dict[str, Any] = {"num_cpus": 0, "runtime_env": {"env_vars": LEAN_REPLICA}}
     if needed.gpus is not None:
-        options["num_gpus"] = needed.gpus
+        sharing = config.engine.sleep.per_gpu if config.pools[role.value].sleepers else 1
+        options["num_gpus"] = needed.gpus / sharing
     asked = dict(config.pools[role.value].resources)
     if needed.bundles:
         first, *others = needed.bundles

@@ -37,6 +37,8 @@ class CallServer:
     def __init__(self, host: Callable[[], str], methods: Mapping[str, Method]) -> None:
         self.methods = methods
         self.closing = False
+        self.refuses = ""
+        """Why it takes nothing for now, empty if it does."""
         self.connections: set[_Connection] = set()
         self._listener = SecretListener(host, partial(_Connection, self))
 
@@ -44,6 +46,11 @@ class CallServer:
     def begun(self) -> bool:
         """Whether anybody has asked for the address."""
         return self._listener.begun
+
+    @property
+    def busy(self) -> bool:
+        """Whether any call runs."""
+        return any(connection.tasks for connection in self.connections)
 
     async def address(self) -> Address:
         """Where it listens. ReplicaGone."""
@@ -53,7 +60,7 @@ class CallServer:
 
     async def close(self) -> None:
         """Take nothing new, and return when what runs has ended and is sent."""
-        self.closing = True
+        self.closing, self.refuses = True, "it shuts down"
         while tasks := [task for connection in self.connections for task in connection.tasks.values()]:
             await asyncio.wait(tasks)
         await self._listener.close()
@@ -82,8 +89,8 @@ class _Connection(ServerConnection):
             if method is None:
                 if (task := self.tasks.get(key)) is not None:
                     task.cancel()
-            elif self._server.closing:
-                self._end(key, FAILED, ReplicaGone("it shuts down"))
+            elif self._server.refuses:
+                self._end(key, FAILED, ReplicaGone(self._server.refuses))
             else:
                 work = self._run(key, self._server.methods[method], arguments)
                 self.tasks[key] = task = self._loop.create_task(work)

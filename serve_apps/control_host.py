@@ -108,11 +108,11 @@ class ControlApp:
         loads = (pool.get(key) or 0.0 for pool in self._pools() for key in ("running", "waiting"))
         return int(sum(map(float, loads)))
 
-    async def asleep(self) -> bool:
-        """True while no replica is wanted."""
+    async def empty(self) -> str:
+        """Asleep while no replica is wanted; else empty."""
         await self._feed.refresh()
         pools = self._pools()
-        return bool(pools) and not any(pool["desired"] for pool in pools)
+        return "asleep" if pools and not any(pool["desired"] for pool in pools) else ""
 
     async def waits_for(self) -> str:
         """Why the planner does not plan; empty while it does."""

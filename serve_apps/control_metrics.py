@@ -40,7 +40,7 @@ FORGET_S = 60.0
 ALL = "all"
 """The class of all requests together."""
 INTERVAL, TOTAL = "interval", "total"
-STATES = ("desired", "starting", "ready", "draining")
+STATES = ("desired", "starting", "ready", "draining", "asleep")
 PLANNER_STATES = ("waiting", "running", "holding", "stopped")
 VERDICTS = get_args(State)
 MS = 1e-3

@@ -16,6 +16,7 @@ replica differs from its peers, if it does, which goes with its load to the rout
 import asyncio
 import logging
 import sys
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import asdict
@@ -47,9 +48,11 @@ from serve_apps.engines.protocol import (
     EngineRequest,
     EngineStats,
     KvHandle,
+    SleepingEngine,
     TokenChunk,
     joined,
 )
+from serve_apps.sleeping import GpuTurn, Sleeper
 from serve_apps.tracing.engine_spans import TracedEngine, traced
 
 
@@ -172,6 +175,9 @@ def engine_errors() -> Iterator[None]:
         raise EngineFailed(f"{type(error).__name__}: {error}") from error
 
 
+KV_KEPT_S = 35.0
+"""Longer than an engine keeps a prompt's KV that nobody fetches: NIXL's lease is 30 s."""
+
 GATHERED_S = 0.25
 
 
@@ -205,6 +211,8 @@ class EngineReplica:
     role: Role
     _moved = 0
     """Prompts computed and chunks sent so far."""
+    _fetched_by_s = 0.0
+    """When all KV that was computed here for others has been fetched, or is no longer kept."""
 
     def __init__(
         self, config: HeadwayConfig, make: EngineFactory = make_engine, *others: DeploymentHandle[Any]
@@ -216,12 +224,36 @@ class EngineReplica:
         self._model = config.model
         gpu_type = config.engine.gpu_type
         self._gpu_type = gpu_type_of_node() if gpu_type is None else gpu_type
+        turn = self._turn(config)
+        turn.wait()
         self._engine = make(config, self.role, self.replica)
         self._reporter: LatencyReporter | None = None
         self._serving = traced(self._with_reports(config), config.tracing, self.role, self.replica)
         self._watch = Watch(config.engine.restart_silent_after_s or inf)
         methods = {**self._methods(), "progress": self.progress}
         self._calls = CallServer(ray.util.get_node_ip_address, methods)
+        self._sleeper: Sleeper | None = None
+        if config.pools[self.role.value].sleepers:
+            engine, level = cast("SleepingEngine", self._engine), config.engine.sleep.level
+            self._sleeper = Sleeper(engine, level, self._calls, turn, self._idle)
+
+    def _turn(self, config: HeadwayConfig) -> GpuTurn:
+        """On the GPUs that Ray gave this replica, where engines share them."""
+        shared = config.pools[self.role.value].sleepers and config.engine.sleep.per_gpu > 1
+        return GpuTurn(ray.get_runtime_context().get_accelerator_ids()["GPU"] if shared else ())
+
+    def _idle(self) -> bool:
+        now = self._engine.stats()
+        return not (now.running or now.waiting) and time.monotonic() >= self._fetched_by_s
+
+    async def rest(self, asleep: bool | None = None) -> Mapping[str, Any]:
+        """Fall asleep or wake, None: neither. How it rests, and its requests."""
+        if self._sleeper is None:
+            return {}
+        if asleep is not None:
+            self._sleeper.rest(asleep)
+        now = self._engine.stats()
+        return {**self._sleeper.said(), "requests": now.running + now.waiting}
 
     def _methods(self) -> Mapping[str, Method]:
         """What gateways call."""
@@ -278,7 +310,8 @@ class EngineReplica:
         """The engine's load, its GPU type and how it differs from its peers; nothing once it has failed."""
         try:
             standing = {} if self._reporter is None else self._reporter.standing
-            return {**asdict(self._engine.stats()), "gpu_type": self._gpu_type, **standing}
+            rest = {} if self._sleeper is None else self._sleeper.said()
+            return {**asdict(self._engine.stats()), "gpu_type": self._gpu_type, **standing, **rest}
         except EngineFailed:
             return {}
 
@@ -290,6 +323,8 @@ class EngineReplica:
         """
         if (prepare := getattr(self._engine, "prepare", None)) is not None:  # beyond the protocol
             await prepare()
+        if self._sleeper is not None:
+            self._sleeper.check()
         now, now_s = self._engine.stats(), asyncio.get_running_loop().time()
         self._watch.begin(now_s)
         self._watch.heard(now_s, self.replica, now.running + now.waiting, self._progress(now))
@@ -302,6 +337,7 @@ class EngineReplica:
         with engine_errors():
             kv = await self._serving.prefill(request)
         self._moved += 1
+        self._fetched_by_s = time.monotonic() + KV_KEPT_S
         return kv
 
     def _with_reports(self, config: HeadwayConfig) -> Engine | MeasuredEngine:

@@ -2,8 +2,8 @@
 
 A pool is empty because its replicas died, or because the planner let it go (`min_replicas` 0). Of the latter
 the planner hears at once how many requests wait, and again every second: it orders replicas for them without
-waiting for its next tick, and answers when one should serve. A client whose request has waited as long as it
-may is told that (`Retry-After`).
+waiting for its next tick, and answers when one should serve, and whether it lacks GPUs for that. A client
+whose request has waited as long as it may is told so (`Retry-After`).
 """
 
 import asyncio
@@ -13,15 +13,16 @@ from contextvars import Context
 
 from actors.names import CallError
 from headway.planning import Role
-from serve_apps.gateway.backend import NotReady
+from serve_apps.gateway.backend import EmptyState, NotReady
 from serve_apps.membership import Membership
 
 TOLD_EVERY_S = 1.0
 AT_LEAST_S = 0.5
 """Seconds that any request waits: long enough for the planner to hear of it, and to answer."""
 
-Tell = Callable[[int], Awaitable[float | None]]
-"""So many requests wait here → seconds until a replica should serve, None: not known. CallError."""
+Tell = Callable[[int], Awaitable[tuple[float | None, bool]]]
+"""So many requests wait here → seconds until a replica should serve, from when it has its GPUs, None: not
+known; and whether others hold those. CallError."""
 
 logger = logging.getLogger("ray.serve")
 
@@ -44,7 +45,7 @@ class HeldRequests:
         self._longest_s = dict.fromkeys(pools, longest_s)
         self._longest_s |= dict.fromkeys(may_be_empty, max(start_wait_s, AT_LEAST_S))
         self._told_of = frozenset(may_be_empty)
-        self._held, self._serves_s = 0, 0.0
+        self._held, self._serves_s, self._lacks_gpus = 0, 0.0, False
         self._begun = asyncio.Event()
         self._telling: asyncio.Task[None] | None = None
 
@@ -53,6 +54,14 @@ class HeldRequests:
         for role in roles:
             if not len(self._pools[role]):
                 await self._first_replica(role)
+
+    @property
+    def state(self) -> EmptyState:
+        """What becomes of a pool that may be empty, as far as requests from here have asked for it."""
+        if self._held and self._lacks_gpus:
+            return "waiting"
+        starts = self._held or asyncio.get_running_loop().time() < self._serves_s
+        return "starting" if starts else "asleep"
 
     def close(self) -> None:
         """Tell nobody any more."""
@@ -66,12 +75,14 @@ class HeldRequests:
             async with asyncio.timeout(longest_s):
                 while not len(pool):
                     await pool.change()
+            self._serves_s = 0.0
         except TimeoutError:
             text = f"no {role.value} replica has been running for {longest_s:g} s"
             if not told_of:
                 raise NotReady(text) from None
             left_s = max(1.0, self._serves_s - asyncio.get_running_loop().time())
-            raise NotReady(f"{text}; one is starting", left_s) from None
+            becomes = "it waits for GPUs that other models hold" if self._lacks_gpus else "one is starting"
+            raise NotReady(f"{text}; {becomes}", left_s) from None
         finally:
             self._held -= told_of
 
@@ -92,7 +103,7 @@ class HeldRequests:
                 await self._begun.wait()
             self._begun.clear()
             try:
-                serves_in_s = await tell(self._held)
+                serves_in_s, self._lacks_gpus = await tell(self._held)
                 if serves_in_s is not None:
                     self._serves_s = now_s() + serves_in_s
             except CallError as error:

@@ -149,8 +149,8 @@ class Membership:
         return tuple(self._members.values())
 
     def update(self, replicas: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-        """Take the new list of running replicas with the last report of each."""
-        reports = dict(replicas)
+        """Take the new list of running replicas with the last report of each. Who rests takes nothing new."""
+        reports = {name: stats for name, stats in replicas if stats.get("rest", "awake") == "awake"}
         # Serve's list has no order to rely on: those that stay keep their places, and new ones come last.
         members = [member for member in self._members.values() if member.replica in reports]
         members += [Member(replica=replica) for replica in reports if replica not in self._members]

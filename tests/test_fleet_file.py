@@ -103,3 +103,41 @@ def test_a_file_of_a_fleet_is_none_of_one_deployment(file: Path) -> None:
 
     with pytest.raises(ConfigError, match="deployments: this file is of a fleet"):
         load_config(file)
+
+
+BY_TYPE = FILE.replace("gpus: 28", "gpus: {H100: 20, L20: 8}").replace(
+    "model: qwen", "engine: {gpu_type: L20}, model: qwen"
+)
+
+
+def test_each_deployment_shares_the_gpus_of_its_type(file: Path) -> None:
+    file.write_text(BY_TYPE.replace("pools: {mixed", "engine: {gpu_type: H100}\npools: {mixed"))
+    fleet = load_fleet(file)
+
+    assert fleet.budgets == {"H100": 20, "L20": 8}
+    assert {name: each.fleet.gpus for name, each in fleet.deployments.items()} == {"chat": 20, "summaries": 8}
+    assert list(fleet.of_budget("L20")) == ["summaries"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("", "", "deployments.chat.engine.gpu_type: should be one of fleet.gpus, H100, L20, not null"),
+        ("{H100: 20, L20: 8}", "{L20: none}", "fleet.gpus.L20: should be a number of GPUs, not 'none'"),
+        ("{H100: 20, L20: 8}", "{}", "fleet.gpus: names no GPU type"),
+    ],
+)
+def test_types_that_do_not_fit_are_named(file: Path, old: str, new: str, fault: str) -> None:
+    file.write_text(BY_TYPE.replace(old, new))
+    with pytest.raises(ConfigError) as caught:
+        load_fleet(file)
+    assert str(caught.value) == f"{file}: {fault}"
+
+
+def test_floors_must_fit_the_budget_of_their_type(file: Path) -> None:
+    typed = BY_TYPE.replace("chat: {", "chat: {engine: {gpu_type: H100}, ")
+    file.write_text(typed.replace("floor_gpus: 2", "floor_gpus: 21"))
+    with pytest.raises(
+        ConfigError, match=r"fleet.gpus.H100: 20 GPUs do not hold the floors of all \(chat 21\)"
+    ):
+        load_fleet(file)

@@ -74,10 +74,11 @@ class Replica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolsSnapshot:
-    """The pools at one moment, as counts and replica by replica."""
+    """The pools at one moment, as counts and replica by replica; those `asleep` by pool, in neither."""
 
     pools: Mapping[Role, PoolCounts]
     replicas: tuple[Replica, ...]
+    asleep: Mapping[Role, int] = field(default_factory=dict)
 
 
 class Connector(Protocol):

@@ -1,12 +1,7 @@
 """Scales deployments of a Ray Serve application: `Prefill`, `Decode` and `Mixed` of Headway's own, or those
 of any other by name (`connector.ray_serve`).
 
-    Serve's state of a replica                                  counted as
-    STARTING                                                    starting
-    RUNNING, UPDATING, RECOVERING, PENDING_MIGRATION            ready: its constructor has returned, it serves
-    STOPPING, STOPPED                                           draining
-
-A restarted Serve controller calls replicas RECOVERING that never stopped serving. Targets are sent in every
+Targets are sent in every
 call, changed or not. For an application that was started without `external_scaler_enabled` that is switched
 on, once, and the call repeated. A deployment that Serve itself autoscales is refused: two would set its
 count. Of another's application the model is not asked for: its replicas need not answer that.
@@ -23,7 +18,6 @@ translated here and nowhere else:
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from actors import compat_ray
@@ -40,48 +34,16 @@ from actors.connectors.protocol import (
     Replica,
     Unreachable,
 )
+from actors.connectors.served import PHASES, ServedDeployment, counts_of, served
+from actors.connectors.sleepers import Controller, in_front
 from headway.config import HeadwayConfig
 from headway.planning import Role
 
 T = TypeVar("T")
-Phase = Literal["starting", "ready", "draining"]
-
-PHASES: Mapping[str, Phase] = {
-    "STARTING": "starting",
-    "RUNNING": "ready",
-    "UPDATING": "ready",
-    "RECOVERING": "ready",
-    "PENDING_MIGRATION": "ready",
-    "STOPPING": "draining",
-    "STOPPED": "draining",
-}
 
 
 class ScalingDisabled(Refused):
     """The application does not let others set its replica counts."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedReplica:
-    """One replica: its id, Serve's word for its state, and when its actor was started (Unix seconds)."""
-
-    replica: str
-    state: str
-    started_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedDeployment:
-    """One deployment. `model` is what its user config names, None where it names none.
-
-    `autoscaling` is Serve's own, as text; empty where there is none. `message` is Serve's word on it.
-    """
-
-    target: int
-    replicas: tuple[ServedReplica, ...]
-    model: str | None = None
-    autoscaling: str = ""
-    message: str = ""
 
 
 class ControllerActor:
@@ -172,7 +134,7 @@ class RayServeConnector:
         self,
         config: HeadwayConfig,
         application: str,
-        control: ControllerActor | None = None,
+        control: Controller | None = None,
         allow: Allow = allow_scaling,
         ask_model: AskModel = model_said,
     ) -> None:
@@ -184,7 +146,8 @@ class RayServeConnector:
         self._roles = [role for role in Role if role.value in config.pools]
         self._may_be_empty = [role for role in self._roles if config.pools[role.value].min_replicas == 0]
         self._timeout_s = config.connector.timeout_s
-        self._control = control or ControllerActor(application)
+        sleepers = {self._names[role]: config.pools[role.value].sleepers for role in self._roles}
+        self._control = in_front(control or ControllerActor(application), sleepers, application)
         self._allow = allow
         self._ask_model = ask_model
 
@@ -214,6 +177,7 @@ class RayServeConnector:
                 for role, deployment in found.items()
                 for replica in deployment.replicas
             ),
+            asleep={role: deployment.asleep for role, deployment in found.items()},
         )
 
     async def ready(self) -> Ready:
@@ -291,47 +255,6 @@ class RayServeConnector:
             role: found[role].model or await self._ask_model(self._application, self._names[role])
             for role in running
         }
-
-
-def counts_of(deployment: ServedDeployment) -> PoolCounts:
-    """One deployment in a pool's four counts."""
-    phases = [PHASES.get(replica.state, "draining") for replica in deployment.replicas]
-    return PoolCounts(
-        desired=deployment.target,
-        starting=phases.count("starting"),
-        ready=phases.count("ready"),
-        draining=phases.count("draining"),
-    )
-
-
-def served(details: dict[str, Any]) -> ServedDeployment:
-    """A deployment from Serve's own description of it."""
-    config = details.get("deployment_config") or {}
-    user_config, autoscaling = config.get("user_config"), config.get("autoscaling_config")
-    model = user_config.get("model") if isinstance(user_config, dict) else None
-    return ServedDeployment(
-        target=int(details["target_num_replicas"]),
-        replicas=tuple(
-            ServedReplica(
-                replica=replica["replica_id"],
-                state=str(replica["state"]),
-                started_s=float(replica["start_time_s"]),
-            )
-            for replica in details["replicas"]
-        ),
-        model=model if isinstance(model, str) else None,
-        autoscaling=_range(autoscaling) if isinstance(autoscaling, dict) else "",
-        message=_last_line(details.get("message") or ""),
-    )
-
-
-def _range(autoscaling: dict[str, Any]) -> str:
-    return f"{autoscaling.get('min_replicas')} to {autoscaling.get('max_replicas')} replicas"
-
-
-def _last_line(message: str) -> str:
-    """Of a replica that failed it is what was raised, beneath a traceback."""
-    return next((line.strip()[:200] for line in reversed(message.splitlines()) if line.strip()), "")
 
 
 def _first_line(error: BaseException) -> str:

@@ -7,7 +7,8 @@
 A part holds the GPUs of its last targets, or of the counts that the other side has taken where these are
 more; of a dry run only the latter. From `ask` until its decision is carried out it holds what it was granted,
 too. So after a restart each holds what its log says before anybody asks. The least of the `fleet.gpus` of all
-parts is the budget. Parts without one have no share, and what they hold does not count.
+parts is the budget. Parts without one have no share, and what they hold does not count. There is a budget for
+each `fleet.gpu_type`; they have nothing to do with each other.
 
 Woken are, out of turn, those that hold more than is due to them when somebody waits for it or the budget
 became less, and those that wait when others hold less. `ask` runs beside the event loop.
@@ -53,26 +54,25 @@ class CommonBudget:
             self.parts[name] = BudgetPart(self, name, settings, log, clock)
             return self.parts[name]
 
-    @property
-    def sharing(self) -> list["BudgetPart"]:
-        """The parts that have a share."""
-        return [part for part in self.parts.values() if part.shares]
+    def sharing(self, gpu_type: str) -> list["BudgetPart"]:
+        """The parts that have a share of the budget of that type."""
+        return [part for part in self.parts.values() if part.shares and part.gpu_type == gpu_type]
 
-    @property
-    def gpus(self) -> int | None:
-        """The budget; None where nobody states one."""
-        stated = (part.config.fleet.gpus for part in self.parts.values())
+    def gpus(self, gpu_type: str) -> int | None:
+        """That budget; None where nobody states one."""
+        stated = (part.config.fleet.gpus for part in self.sharing(gpu_type))
         return min((gpus for gpus in stated if gpus is not None), default=None)
 
-    def division(self) -> Division:
+    def division(self, gpu_type: str) -> Division:
         """By what is known now; there must be a budget."""
-        return divide((part.claim() for part in self.sharing), self.gpus or 0)
+        return divide((part.claim() for part in self.sharing(gpu_type)), self.gpus(gpu_type) or 0)
 
-    def freed(self) -> None:
-        """Others hold less: wake who waits, as far as something is free."""
+    def freed(self, gpu_type: str) -> None:
+        """Others hold less of it: wake who waits, as far as something is free."""
         with self.lock:
-            waiting = [part for part in self.sharing if part.waits]
-            free = sum(part.holds for part in self.sharing) < (self.gpus or 0)
+            sharing = self.sharing(gpu_type)
+            waiting = [part for part in sharing if part.waits]
+            free = sum(part.holds for part in sharing) < (self.gpus(gpu_type) or 0)
         for part in waiting if free else ():
             part.wake()
 
@@ -89,14 +89,17 @@ class CommonBudget:
                 with self.lock:
                     del self.parts[part.name]
                 logger.info("%s gives its share of the common budget back", part.name)
-                self.freed()
+                self.freed(part.gpu_type)
 
     def document(self) -> FleetDocument:
         """All applications."""
         with self.lock:
             parts = dict(sorted(self.parts.items()))
             entries = tuple(part.entry() for part in parts.values())
-            return FleetDocument(gpus=self.gpus, deployments=entries)
+            types = sorted({part.gpu_type for part in parts.values() if part.shares})
+            budgets = {each: self.gpus(each) or 0 for each in types}
+            gpus = sum(budgets.values()) if budgets else None
+            return FleetDocument(gpus=gpus, by_type=budgets if any(types) else {}, deployments=entries)
 
 
 @cache
@@ -126,7 +129,9 @@ class BudgetPart:
         """That of its last decision."""
         self._losses: GpuLosses | None = None
         self._until_s = 0.0
-        self._granted = self._waits = 0
+        self._granted: int | None = None
+        """By a decision that is not carried out yet."""
+        self._waits = 0
         self._leaving: asyncio.Task[None] | None = None
         self._each = _gpus_each(self.config, log)
         self._held = self._known()
@@ -142,9 +147,14 @@ class BudgetPart:
         return self.config.fleet.gpus is not None
 
     @property
+    def gpu_type(self) -> str:
+        """That of the budget."""
+        return self.config.fleet.gpu_type
+
+    @property
     def holds(self) -> int:
         """GPUs that nobody else may take."""
-        return max(self._held, self._granted)
+        return max(self._held, self._granted or 0)
 
     @property
     def waits(self) -> bool:
@@ -165,6 +175,7 @@ class BudgetPart:
             holds=self.holds,
             minimum_gpus=min(self._minimum(config), self.holds) if dry_run else self._minimum(config),
             losses=self._losses if self._stated and not dry_run else None,
+            keeps=self._granted,
         )
 
     def ask(self, losses: GpuLosses, interval_s: float) -> LiveGrant:
@@ -177,8 +188,8 @@ class BudgetPart:
                 self.grant = self._supposed(losses)
                 return self.grant
             self._losses, self._until_s = losses, self._clock() + STATED_INTERVALS * interval_s
-            self._granted = 0
-            division = self._budget.division()
+            self._granted = None
+            division = self._budget.division(self.gpu_type)
             self.grant = grant = division.grant(self.name)
             self._granted, self._waits = grant.gpus, division.waits(self.name)
             tell = division.over if self._waits or division.free < 0 else {}
@@ -204,10 +215,10 @@ class BudgetPart:
             desired = {role: pool.desired for role, pool in counts.items()}
             self._held = max(self._planned(), self._gpus(desired)) if counts else self._held
             if settled:
-                self._granted = 0
+                self._granted = None
             fell = self.holds < before
         if fell and self.shares:
-            self._budget.freed()
+            self._budget.freed(self.gpu_type)
 
     def check(self, config: HeadwayConfig) -> None:
         """PlanningError for settings with which minimums or floors of all are more than the budget."""
@@ -215,7 +226,7 @@ class BudgetPart:
         if own is None or (config.fleet, config.share, config.pools) == (now.fleet, now.share, now.pools):
             return
         with self._budget.lock:
-            others = [part for part in self._budget.sharing if part is not self]
+            others = self.others()
             stated = [part.config.fleet.gpus or own for part in others] if own == now.fleet.gpus else []
             mine = self.claim(config)
             claims = [
@@ -230,12 +241,12 @@ class BudgetPart:
         share((claim.demand for claim in claims), min([own, *stated]))
 
     def others(self) -> list["BudgetPart"]:
-        """The other parts that have a share."""
-        return [part for part in self._budget.sharing if part is not self]
+        """The other parts that share its budget."""
+        return [part for part in self._budget.sharing(self.gpu_type) if part is not self]
 
     def figures(self) -> ShareFigures | None:
         """For the status; None without a share."""
-        gpus, grant = self._budget.gpus, self.grant
+        gpus, grant = self._budget.gpus(self.gpu_type), self.grant
         if not self.shares or gpus is None:
             return None
         return ShareFigures(
@@ -256,6 +267,7 @@ class BudgetPart:
             state=self.state(),
             dry_run=config.planner.dry_run,
             shares=self.shares,
+            gpu_type=self.gpu_type,
             standing=StandingFigures(**config.share.model_dump()),
         )
 
@@ -278,7 +290,7 @@ class BudgetPart:
             minimum_gpus=losses.minimum_gpus,
             losses=losses,
         )
-        return divide([*others, mine], self._budget.gpus or 0).planned(self.name)
+        return divide([*others, mine], self._budget.gpus(self.gpu_type) or 0).planned(self.name)
 
     def _known(self) -> int:
         """What it holds as far as that shows before anybody was asked; its minimum where it is new."""

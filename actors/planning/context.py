@@ -312,6 +312,7 @@ class PlannerState:
     held: dict[str, tuple[int, float]] = field(default_factory=dict)
     memory: PlannerMemory
     counts: Mapping[Role, PoolCounts] = field(default_factory=dict)
+    asleep: Mapping[Role, int] = field(default_factory=dict)
     connector_fault: str = ""
     measured: Measured | None = None
     seen_at: dict[str, float] = field(default_factory=dict)

@@ -153,10 +153,11 @@ class PlannerLoop:
             await Deadline(within_s).within(1.0, self.state.policy.follow(self._context.actors))
             self.state.seen_at["profile"] = self._context.clock()
 
-    def held(self, gateway: str, requests: int) -> float | None:
+    def held(self, gateway: str, requests: int) -> tuple[float | None, bool]:
         """So many requests of a gateway wait for the first replica of a pool: the next tick is due now.
 
-        Seconds until they should have one; None where the policy does not know.
+        Seconds until they should have one, None where the policy does not know; and whether it was asked for
+        in vain, as others of the common budget hold the GPUs.
         """
         state, now_s = self.state, self._context.clock()
         state.held[gateway] = requests, now_s
@@ -164,8 +165,14 @@ class PlannerLoop:
             self._woken.set()
         policy = None if state.policy.in_force is None else state.policy.in_force.policy
         if not isinstance(policy, KnowsStarts):
-            return None
-        return policy.serves_in_s(state.memory.state_for(policy), now_s)
+            return None, self._lacks_gpus
+        return policy.serves_in_s(state.memory.state_for(policy), now_s), self._lacks_gpus
+
+    @property
+    def _lacks_gpus(self) -> bool:
+        grant, last = self._context.part.grant, self._context.log.last
+        lacks = grant is not None and grant.gpus < grant.wanted
+        return lacks and last is not None and not all(last.targets.values())
 
     def wake(self) -> None:
         """Decide out of turn, as others of the common budget have; from any thread."""
@@ -369,6 +376,7 @@ class PlannerLoop:
             if isinstance(connector, TellsReplicas):
                 snapshot = await connector.snapshot()
                 counts, replicas = snapshot.pools, snapshot.replicas
+                self.state.asleep = snapshot.asleep
             else:
                 counts = await connector.state()
         self.state.counts, self.state.connector_fault = counts, ""

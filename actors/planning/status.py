@@ -182,6 +182,7 @@ def _pool(role: Role, pool: PoolSettings, context: PlannerContext, state: Planne
     return {
         **{key: getattr(counts, key, None) for key in ("desired", "starting", "ready", "draining")},
         **{key: getattr(load, key, None) for key in ("running", "waiting", "kv_usage")},
+        "asleep": state.asleep.get(role, 0),
         "min_replicas": pool.min_replicas,
         "max_replicas": pool.max_replicas,
         "gpus_per_replica": pool.gpus_per_replica if limits is None else limits.gpus_per_replica,

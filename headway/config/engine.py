@@ -107,6 +107,17 @@ class RefinementSettings(Settings):
     """Seconds between two reports of a replica."""
 
 
+class SleepSettings(Settings):
+    """Replicas that sleep instead of going (`pools.NAME.sleepers`, docs/howto/zero.md#asleep)."""
+
+    level: Literal[1, 2] = 1
+    """What an engine keeps asleep, as vLLM has it: 1 its weights, in host memory; 2 only its process."""
+    per_gpu: PositiveInt = Field(default=2, le=64)
+    """Engines of one GPU, of which one is awake at a time. Ray is asked for that part of a GPU for each."""
+    wake_up_s: NonNegativeFloat = Field(default=3.0, le=1e5)
+    """Simulated, live too: seconds that an engine takes to wake."""
+
+
 class EngineSettings(Settings):
     """The inference engine of a replica and its performance profile."""
 
@@ -121,6 +132,7 @@ class EngineSettings(Settings):
     that others run an estimate by what they and `model` say (docs/adopting.md#without-a-profile)."""
     refinement: RefinementSettings = RefinementSettings()
     lora: LoraSettings = LoraSettings()
+    sleep: SleepSettings = SleepSettings()
     gpu_type: str | None = None
     """What every replica runs on, a key of `routing.gpu_profiles`; null: live, what Ray says of its node."""
     max_batch_size: PositiveInt | None = Field(default=None, le=MOST_IN_A_BATCH)
@@ -229,6 +241,9 @@ class PoolSettings(Settings):
     holds requests until a replica is back (docs/howto/zero.md)."""
     max_replicas: ReplicaCount = 16
     """Replicas of the pool at most."""
+    sleepers: NonNegativeInt = Field(default=0, le=MOST_REPLICAS)
+    """So many replicas sleep while they are not wanted: without a GPU, but sooner back than new ones
+    (docs/howto/zero.md#asleep)."""
     schedule: tuple[ScheduleWindow, ...] = ()
     """Other bounds at some times of the week (docs/planning.md#bounds-by-schedule); of windows that overlap
     the last counts."""
@@ -250,6 +265,8 @@ class PoolSettings(Settings):
     def _minimum_fits(self) -> "PoolSettings":
         if self.min_replicas > self.max_replicas:
             raise ValueError(f"min_replicas {self.min_replicas} is above max_replicas {self.max_replicas}")
+        if self.sleepers > self.max_replicas:
+            raise ValueError(f"sleepers {self.sleepers} are more than max_replicas {self.max_replicas}")
         return self
 
     @model_validator(mode="after")

@@ -1,6 +1,6 @@
 """A file of a fleet: settings that all its deployments have in common, and what each has of its own.
 
-    fleet: {gpus: 28}
+    fleet: {gpus: 28}                                  # or by GPU type: {H100: 20, L20: 8}
     gateway: {port: 8000}
     slo: {ttft_ms: 500}
     deployments:
@@ -19,6 +19,7 @@ from typing import Any
 
 from headway.config.base import ConfigError, shown
 from headway.config.models import DEFAULTS, DISAGGREGATED, HeadwayConfig, config_tree, validated, with_key
+from headway.config.planner import MOST_GPUS
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 MOST = 1000
@@ -49,6 +50,15 @@ class FleetConfig:
     common: HeadwayConfig
     deployments: Mapping[str, HeadwayConfig]
 
+    @property
+    def budgets(self) -> Mapping[str, int | None]:
+        """GPUs by type, "" where there is one budget for all or none."""
+        return {each.fleet.gpu_type: each.fleet.gpus for each in self.deployments.values()}
+
+    def of_budget(self, gpu_type: str) -> Mapping[str, HeadwayConfig]:
+        """The deployments that share it."""
+        return {name: each for name, each in self.deployments.items() if each.fleet.gpu_type == gpu_type}
+
 
 def is_fleet(path: str | Path | None) -> bool:
     """True for a file of a fleet. ConfigError where it cannot be read."""
@@ -66,10 +76,12 @@ def load_fleet(path: str | Path, overrides: Mapping[str, Any] = DEFAULTS) -> Fle
         raise ConfigError(f"{path}: deployments: should hold a name and settings of each deployment")
     if len(deployments) > MOST:
         raise ConfigError(f"{path}: deployments: {len(deployments)} are more than {MOST}")
+    by_type = _by_type(path, tree)
     found, faults = dict[str, HeadwayConfig](), list[str]()
     for name, own in deployments.items():
         try:
-            found[str(name)] = _deployment(path, str(name), tree, own, overrides)
+            each = _deployment(path, str(name), tree, own, overrides)
+            found[str(name)] = each if by_type is None else _with_budget(path, str(name), each, by_type)
         except ConfigError as error:
             faults += error.faults or [str(error)]
     if faults := list(dict.fromkeys(faults)):
@@ -78,8 +90,37 @@ def load_fleet(path: str | Path, overrides: Mapping[str, Any] = DEFAULTS) -> Fle
     # Of these the common part need not be whole.
     shared = {key: value for key, value in tree.items() if key not in ("metrics", "connector")}
     common = validated(shared, lambda key: f"{path}: {key}")
-    _check_together(path, common, found)
-    return FleetConfig(common=common, deployments=found)
+    fleet = FleetConfig(common=common, deployments=found)
+    _check_together(path, fleet)
+    return fleet
+
+
+def _by_type(path: str | Path, tree: dict[str, Any]) -> Mapping[str, int] | None:
+    """The budgets by GPU type, taken out of the tree; None where there is one for all, or none."""
+    section = tree.get("fleet")
+    if not isinstance(section, Mapping) or not isinstance(given := section.get("gpus"), Mapping):
+        return None
+    if not given:
+        raise ConfigError(f"{path}: fleet.gpus: names no GPU type")
+    for gpu_type, gpus in given.items():
+        if not isinstance(gpus, int) or isinstance(gpus, bool) or not 0 < gpus <= MOST_GPUS:
+            raise ConfigError(f"{path}: fleet.gpus.{gpu_type}: should be a number of GPUs, not {shown(gpus)}")
+    tree["fleet"] = {key: value for key, value in section.items() if key != "gpus"}
+    return {str(gpu_type): gpus for gpu_type, gpus in given.items()}
+
+
+def _with_budget(
+    path: str | Path, name: str, config: HeadwayConfig, by_type: Mapping[str, int]
+) -> HeadwayConfig:
+    """The same with the budget of its GPU type."""
+    own = config.engine.gpu_type
+    if own is None or own not in by_type:
+        raise ConfigError(
+            f"{path}: deployments.{name}.engine.gpu_type: should be one of fleet.gpus, "
+            f"{', '.join(by_type)}, not {'null' if own is None else shown(own)}"
+        )
+    fleet = config.fleet.model_copy(update={"gpus": by_type[own], "gpu_type": own})
+    return config.model_copy(update={"fleet": fleet})
 
 
 def _deployment(
@@ -130,13 +171,22 @@ def _separate(tree: Mapping[str, Any]) -> bool | None:
     return bool(set(pools) <= DISAGGREGATED) if isinstance(pools, Mapping) and pools else None
 
 
-def _check_together(path: str | Path, common: HeadwayConfig, found: Mapping[str, HeadwayConfig]) -> None:
+def _check_together(path: str | Path, fleet: FleetConfig) -> None:
     """What one deployment alone does not show: models that are there twice, floors that do not fit."""
     whose = dict[str, str]()
-    for name, each in found.items():
+    for name, each in fleet.deployments.items():
         if (other := whose.setdefault(each.model, name)) != name:
             raise ConfigError(f"{path}: deployments.{name}.model: {each.model!r} is that of {other}, too")
-    gpus, floors = common.fleet.gpus, {name: each.share.floor_gpus for name, each in found.items()}
-    if gpus is not None and sum(floors.values()) > gpus:
-        named = ", ".join(f"{name} {floor}" for name, floor in floors.items() if floor)
-        raise ConfigError(f"{path}: fleet.gpus: {gpus} GPUs do not hold the floors of all ({named})")
+    for gpu_type, gpus in fleet.budgets.items():
+        floors = {name: each.share.floor_gpus for name, each in fleet.of_budget(gpu_type).items()}
+        check_fits(path, gpu_type, gpus, floors, "the floors")
+
+
+def check_fits(
+    path: str | Path, gpu_type: str, gpus: int | None, least: Mapping[str, int], what: str
+) -> None:
+    """ConfigError where a budget does not hold the GPUs that each must have."""
+    if gpus is not None and sum(least.values()) > gpus:
+        named = ", ".join(f"{name} {count}" for name, count in least.items() if count)
+        key = f"fleet.gpus.{gpu_type}" if gpu_type else "fleet.gpus"
+        raise ConfigError(f"{path}: {key}: {gpus} GPUs do not hold {what} of all ({named})")

@@ -221,7 +221,7 @@ def _disaggregated_pools() -> Mapping[RoleName, PoolSettings]:
 class HeadwayConfig(Settings):
     """All settings of Headway."""
 
-    model: str = "llama-3.1-8b"
+    model: str = Field(default="llama-3.1-8b", min_length=1)
     """The model's name, as clients and metrics have it."""
     slo: SloSettings = SloSettings()
     engine: EngineSettings = EngineSettings()

@@ -84,7 +84,10 @@ class FleetSettings(Settings):
 
     gpus: Annotated[PositiveInt, Field(le=MOST_GPUS)] | None = None
     """GPUs that all of them together may hold, divided by priority, then by what they save (docs/fleet.md);
-    null: each plans by its own limits alone."""
+    null: each plans by its own limits alone. In a file with `deployments` also by GPU type, such as
+    {H100: 8, L20: 4}: each deployment shares those of its `engine.gpu_type`."""
+    gpu_type: str = ""
+    """The GPU type of that budget; a file with `deployments` gives it."""
     application: str = ""
     """The Serve application whose gateway serves this deployment; `headway up` gives it for a file with
     `deployments`."""

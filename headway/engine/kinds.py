@@ -64,6 +64,8 @@ class EngineKind:
     """Further model names that clients may ask for: adapters of the model."""
     caches_prefixes: Callable[[HeadwayConfig], bool] = lambda _config: False
     """True if engines keep prefixes without `engine.prefix_cache_tokens`: as many as their KV cache holds."""
+    sleeps: Callable[[HeadwayConfig], str] = lambda config: f"engine.kind {config.engine.kind} does not sleep"
+    """Why its engines do not sleep as `serve_apps.engines.protocol.SleepingEngine`s; empty: they do."""
     collector: Callable[[str, Any, Any], Any] | None = None
     """Further metrics of a gateway: (model, `Traffic`, `GatewayMetrics`) → a Prometheus collector."""
     check_settings: Callable[[HeadwayConfig], None] = _none
@@ -90,6 +92,22 @@ def engine_kind(config: HeadwayConfig) -> EngineKind:
     if config.engine.options or kind.options is not None:
         engine_options(config, kind)
     return kind
+
+
+def check_sleepers(config: HeadwayConfig) -> None:
+    """ConfigError where `pools.NAME.sleepers` asks for what the engines, or turns on GPUs, do not allow."""
+    for name, pool in config.pools.items():
+        if not pool.sleepers:
+            continue
+        kind = engine_kind(config)
+        if why := kind.sleeps(config):
+            raise ConfigError(f"pools.{name}.sleepers: {why}")
+        needed = kind.resources(config, Role(name))
+        if config.engine.sleep.per_gpu > 1 and (needed.bundles or (needed.gpus or 0) > 1):
+            raise ConfigError(
+                f"pools.{name}.sleepers: engines of several GPUs take no turns on them: "
+                "needs engine.sleep.per_gpu: 1"
+            )
 
 
 def caches_prefixes(config: HeadwayConfig) -> bool:

@@ -115,6 +115,10 @@ class LiveEngine:
         """Tokens of a prompt that the prefix cache does not have; at least one."""
         return input_tokens - self._cache.cached_tokens(blocks, input_tokens) if blocks else input_tokens
 
+    def clear_cache(self) -> None:
+        """Forget all prefixes."""
+        self._cache.clear()
+
     def submit(
         self,
         request_id: str,

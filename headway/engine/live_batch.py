@@ -146,6 +146,10 @@ class PrefixCache:
         self._capacity, self._block_tokens = capacity_blocks, block_tokens
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
+    def clear(self) -> None:
+        """Forget them."""
+        self._blocks.clear()
+
     def cached_tokens(self, blocks: Sequence[int], input_tokens: int) -> int:
         """Leading tokens of a prompt that need not be computed; at least one token is."""
         hits = 0

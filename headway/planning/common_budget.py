@@ -43,18 +43,23 @@ NEEDED_RPS = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Claim:
-    """One deployment: the GPUs that it `holds` and its minimum, and the losses that it has stated, if any."""
+    """One deployment: the GPUs that it `holds` and its minimum, and the losses that it has stated, if any.
+
+    Of those that it holds it `keeps` so many by a decision that is being carried out; None: there is none.
+    """
 
     name: str
     standing: Standing
     holds: int
     minimum_gpus: int
     losses: GpuLosses | None = None
+    keeps: int | None = None
 
     @property
     def demand(self) -> Demand:
         """Its part in the division."""
-        losses = self._unstated() if self.losses is None else replace(self.losses, held_gpus=self.holds)
+        held = self.holds if self.keeps is None else self.keeps
+        losses = self._unstated() if self.losses is None else replace(self.losses, held_gpus=held)
         return Demand(name=self.name, losses=losses, standing=self.standing)
 
     def _unstated(self) -> GpuLosses:

@@ -174,9 +174,12 @@ class PlannerFigures(Document):
 
 
 class PoolStatus(LoadFigures, ReplicaCounts):
-    """One pool: counts, load of the last interval, and its own limits. `schedule` says what a window of its
-    schedule sets in their place now, or will when replicas ordered now serve.
+    """One pool: counts, load of the last interval, and its own limits. `asleep` replicas are in none of the
+    other counts. `schedule` says what a window of its schedule sets in their place now, or will when replicas
+    ordered now serve.
     """
+
+    asleep: int = 0
 
     min_replicas: int | None = None
     max_replicas: int | None = None
@@ -320,8 +323,8 @@ class StandingFigures(Document):
 
 
 class FleetEntry(Document):
-    """One application: the state of its planner, what it `holds` of GPUs, and if it `shares` the budget its
-    part as in `ShareFigures`.
+    """One application: the state of its planner, what it `holds` of GPUs, and if it `shares` the budget, that
+    of all or of its `gpu_type`, its part as in `ShareFigures`.
     """
 
     name: str
@@ -329,6 +332,7 @@ class FleetEntry(Document):
     state: str
     dry_run: bool = False
     shares: bool = False
+    gpu_type: str = ""
     wanted: int | None = None
     holds: int = 0
     granted: int | None = None
@@ -337,9 +341,12 @@ class FleetEntry(Document):
 
 
 class FleetDocument(Document):
-    """All applications of a cluster by name, and the budget that they share, null where there is none."""
+    """All applications of a cluster by name, and the budget that they share, null where there is none. Where
+    it is one for each GPU type, `gpus` is their sum.
+    """
 
     gpus: int | None = None
+    by_type: Mapping[str, int] = {}
     deployments: tuple[FleetEntry, ...] = ()
 
 
@@ -361,9 +368,10 @@ class DeploymentInShort(Document):
 
 
 class FleetInShort(Document):
-    """The answer of `GET /v1/fleet`; `gpus` is the common budget, null without one."""
+    """The answer of `GET /v1/fleet`; `gpus` and `by_type` as in `FleetDocument`."""
 
     gpus: int | None = None
+    by_type: Mapping[str, int] = {}
     deployments: tuple[DeploymentInShort, ...] = ()
 
 

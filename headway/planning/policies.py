@@ -169,6 +169,12 @@ def refuse_simulated_only(config: HeadwayConfig) -> None:
             "fleet.gpus: live, it is divided by the losses that only the policy headway states; "
             f"planner.policy is {config.planner.policy}"
         )
+    asleep = next((role for role, pool in config.pools.items() if pool.sleepers), None)
+    named = config.connector.ray_serve
+    if asleep is not None and (
+        config.connector.kind != "ray_serve" or named.deployments or named.application
+    ):
+        raise PlanningError(f"pools.{asleep}.sleepers: live, only engines that Headway starts sleep")
     empty = next((role for role, pool in config.pools.items() if pool.min_replicas == 0), None)
     if empty is not None and (wrong := _never_empty(config)):
         raise PlanningError(
@@ -266,6 +272,7 @@ def pool_limits(role: Role, pool: PoolSettings, profile: Profile | None) -> Pool
         min_replicas=pool.min_replicas,
         max_replicas=pool.max_replicas,
         gpus_per_replica=pool.gpus_per_replica or profiled.get(role, fallback),
+        sleepers=pool.sleepers,
     )
 
 

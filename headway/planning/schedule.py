@@ -81,6 +81,7 @@ class Schedule:
             min_replicas=fewest.min_replicas,
             max_replicas=fewest.min_replicas if ahead else first.max_replicas,
             gpus_per_replica=own.gpus_per_replica,
+            sleepers=own.sleepers,
             min_from=fewest.min_from,
             max_from="" if ahead else first.max_from,
         )
@@ -123,4 +124,5 @@ def _widest(pool: PoolSettings, own: PoolLimits) -> PoolLimits:
         min_replicas=max(least for least, _ in every),
         max_replicas=max(most for _, most in every),
         gpus_per_replica=own.gpus_per_replica,
+        sleepers=own.sleepers,
     )

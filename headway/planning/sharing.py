@@ -36,6 +36,17 @@ by all those together whose GPUs it changes:
 
 GPUs that nobody holds are free to go anywhere. Nothing of a lower tier is held against a higher one.
 
+Idle deployments. Where nothing runs or waits, requests are lost only if they come before a replica that was
+given up is back. After t seconds without a request no more than one in t is to be expected; a deployment is
+idle while that is less than one:
+
+    lead · min(λ, 1 / t) < 1
+
+Requests that wait for the first replica of another are lost for certain, so that one gets its GPUs from idle
+ones, of whatever priority, that hold more than their floor. What is rarely asked thus yields at once, and
+anything after a lead without a request: until then keeping a GPU costs less than starting again. Beyond its
+floor and what it holds an idle deployment only gets GPUs that no other wants.
+
 The losses of one deployment. Of each pool, the share of requests lost with n replicas is what the chosen
 forecast with the factor that orders n would have lost; with fewer than its least factor orders, all. A queue
 needs x replicas on top until it is gone, which is the part ψ of the time for which a GPU that comes then
@@ -72,7 +83,7 @@ class GpuLosses:
     """`lost_rps` f8[W − m + 1], requests/s lost with m, m + 1, … W GPUs. PlanningError if that ever rises.
 
     What is held without a loss comes in steps of `unit_gpus`: of others no replica can be made. `held_gpus`
-    are had now, and `moving` is the φ of the theory.
+    are had now, and `moving` is the φ of the theory. `waiting` are requests that wait for a first replica.
     """
 
     minimum_gpus: int
@@ -80,6 +91,8 @@ class GpuLosses:
     unit_gpus: int = 1
     held_gpus: int = 0
     moving: float = 0.0
+    waiting: float = 0.0
+    idle: bool = False
 
     def __post_init__(self) -> None:
         if len(self.lost_rps) == 0 or not np.isfinite(self.lost_rps).all():
@@ -158,9 +171,15 @@ class Demand:
         """Of the floor, what it does not hold at its minimum and others may not have."""
         return max(0, self.losses.whole(self.standing.own_gpus) - self.losses.minimum_gpus)
 
+    @property
+    def most(self) -> int:
+        """GPUs that it wants and may have."""
+        return self.losses.wanted_gpus - self.above_ceiling
+
     def bounded(self) -> "Demand":
-        """The same from its floor to its ceiling."""
-        most = self.losses.wanted_gpus - self.above_ceiling
+        """The same from its floor to its ceiling; of an idle one, to what it holds or its floor."""
+        held = max(self.standing.floor_gpus, self.losses.held_gpus)
+        most = min(self.most, held) if self.losses.idle else self.most
         return replace(self, losses=self.losses.between(self.standing.floor_gpus, most))
 
 
@@ -211,6 +230,12 @@ def share(demands: Iterable[Demand], gpus: int) -> Mapping[str, Grant]:
         more = _share_tier(tier, spare)
         spare -= sum(more)
         granted |= {one.name: one.losses.minimum_gpus + own for one, own in zip(tier, more, strict=True)}
+    _yield(bounded, granted)
+    for demand in ranked:
+        if demand.losses.idle:
+            before = granted[demand.name]
+            granted[demand.name] = demand.losses.whole(min(before + spare, demand.most))
+            spare -= granted[demand.name] - before
     return {demand.name: _grant(demand, ranked, granted, free) for demand in ranked}
 
 
@@ -247,6 +272,26 @@ def _share_tier(tier: Sequence[Demand], spare: int) -> list[int]:
     before = sum(weights[at] * losses[at].lost_rps[stay[at]] for at in changed)
     after = sum(weights[at] * losses[at].lost_rps[moved[at]] for at in changed)
     return moved if after < (1.0 - max(one.moving for one in losses)) * before else stay
+
+
+def _yield(bounded: Sequence[Demand], granted: dict[str, int]) -> None:
+    """Move GPUs of idle deployments to those with requests that wait, see the module."""
+    waiting = [one for one in bounded if one.losses.waiting > 0]
+    idle = sorted(
+        (one for one in bounded if one.losses.idle),
+        key=lambda one: (one.standing.priority, one.losses.lost_rps[0], one.name),
+    )
+    for one in sorted(waiting, key=lambda one: (-one.standing.priority, -one.losses.waiting, one.name)):
+        lacking = one.losses.wanted_gpus - granted[one.name]
+        given = dict[str, int]()
+        for other in idle:
+            has, missing = granted[other.name], lacking - sum(given.values())
+            given[other.name] = has - other.losses.whole(has - max(0, missing))
+        more = one.losses.whole(granted[one.name] + min(lacking, sum(given.values()))) - granted[one.name]
+        if more > 0:
+            granted[one.name] += more
+            for name, gpus in given.items():
+                granted[name] -= gpus
 
 
 def _divide(losses: Sequence[GpuLosses], weights: Sequence[float], spare: int) -> list[int]:
@@ -300,6 +345,8 @@ def _grant(
         ahead[f"{other.name} (floor)"] = of_floor
         if other.standing.priority >= demand.standing.priority:
             ahead[f"{other.name} (priority {other.standing.priority})"] = above - of_floor
+        elif demand.losses.idle:
+            ahead[f"{other.name} (in use)"] = above - of_floor
     return Grant(
         gpus=granted[demand.name],
         wanted=demand.losses.wanted_gpus,
@@ -378,7 +425,8 @@ def demanded(policy: HeadwayPolicy, assessed: Assessment) -> GpuLosses:
     }
     held = gpus_of({role: assessed.observation.pools[role].desired for role in needs}, limits)
     moving = moving_share(assessed.lead_s, hold_s)
-    return replace(gpu_losses(pools, assessed.rate_rps), held_gpus=held, moving=moving)
+    losses = gpu_losses(pools, assessed.rate_rps)
+    return replace(losses, held_gpus=held, moving=moving, waiting=assessed.waiting, idle=assessed.quiet)
 
 
 def decide_within(policy: HeadwayPolicy, assessed: Assessment, grant: Grant) -> Decision:

@@ -73,6 +73,7 @@ def _planner(status: StatusDocument) -> Iterator[Fact]:
         f"{role} {shown(pool.min_replicas)} to {shown(pool.max_replicas)} replicas"
         + ("" if pool.gpus_per_replica is None else f" of {plural(pool.gpus_per_replica, 'GPU')}")
         + (f" ({pool.schedule})" if pool.schedule else "")
+        + (f", {pool.asleep} asleep" if pool.asleep else "")
         for role, pool in status.pools.items()
     ]
     if limits:

@@ -68,11 +68,15 @@ class Promise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolLimits:
-    """The bounds of one pool: replica counts, and the GPUs that one replica occupies."""
+    """The bounds of one pool: replica counts, and the GPUs that one replica occupies.
+
+    Up to `sleepers` replicas sleep while they are not wanted, without GPUs.
+    """
 
     min_replicas: int = 1
     max_replicas: int = 1_000_000
     gpus_per_replica: int = 1
+    sleepers: int = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_replicas <= self.max_replicas:

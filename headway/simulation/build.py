@@ -250,7 +250,11 @@ def make_scenario(plan: Plan, trace: Trace) -> Scenario:
         schedule=plan.settings.schedule,
         capacity=_capacity(simulation.capacity_gpus),
         engine=plan.engine,
-        start_up=StartUp(delay_s=simulation.start_up_delay_s, cv=simulation.start_up_delay_cv),
+        start_up=StartUp(
+            delay_s=simulation.start_up_delay_s,
+            cv=simulation.start_up_delay_cv,
+            wake_s=config.engine.sleep.wake_up_s,
+        ),
         routing=_routing(plan),
         classes=request_classes(config),
         crashes=tuple(PlannedCrash(at_s=crash.at_s, role=Role(crash.role)) for crash in simulation.crashes),

@@ -2,7 +2,8 @@
 
 desired → starting (start-up delay) → ready → draining (finishes what it has) → gone. GPU-seconds count from
 start to gone. Scaling down cancels the newest starting replicas first, then drains the emptiest ready ones
-(the newest of equals), as Ray Serve does. A crashed replica is replaced at once.
+(the newest of equals), as Ray Serve does. A crashed replica is replaced at once. As many as a pool has
+sleepers sleep while they are not wanted, at no cost, and take only the time to wake.
 
 Where the cluster has only so many GPUs (`GpuCapacity`), a replica that finds none waits for them, in the
 order in which replicas were ordered; one that needs fewer may pass. It counts as starting, costs nothing, and
@@ -12,6 +13,7 @@ cancels those that wait first, the newest before the others.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +76,13 @@ class ReplicaSeries:
 UNBOUNDED = GpuCapacity()
 
 
+class Ordered(NamedTuple):
+    """A replica that waits for its GPUs, and how long its start then takes."""
+
+    role: Role
+    delay_s: Callable[[], float]
+
+
 class Fleet:
     """The replicas of a state, grouped in pools."""
 
@@ -85,6 +94,7 @@ class Fleet:
         own_slowness: Callable[[], float] = lambda: 1.0,
         *,
         capacity: GpuCapacity = UNBOUNDED,
+        wake_s: float = 0.0,
     ) -> None:
         self._arrays = state
         self._handle = handle_of(state)
@@ -95,7 +105,8 @@ class Fleet:
         self._start_up_s = start_up_s
         self._draw_slowness, self._slowness = own_slowness, (1.0, 1.0)
         self._own: dict[int, float] = {}
-        self._capacity, self._waiting = capacity, list[Role]()
+        self._capacity, self._waiting = capacity, list[Ordered]()
+        self._wake_s = lambda: wake_s
         self._counts = {role: Counts() for role in pools}
         self._last_direction = dict.fromkeys(pools, 0)
         self._serial = 0
@@ -129,10 +140,6 @@ class Fleet:
             self._start(role, counts[role], lambda: 0.0)
             self.series[role].add(0.0, self._counts[role])
 
-    def place_waiting(self) -> None:
-        """Give GPUs that are free to replicas that wait for them; their start-up begins."""
-        self._place(self._start_up_s)
-
     def plan_crashes(self, crashes: Sequence[tuple[Role, float]]) -> None:
         """Let the longest-ready replica of a role die at a time, for each of (role, time)."""
         self.arrays = make_room(self.arrays, len(crashes))
@@ -148,8 +155,9 @@ class Fleet:
                 self.scale_events[role] += 1
                 self.direction_reversals[role] += int(direction == -self._last_direction[role])
                 self._last_direction[role] = direction
+            asleep = max(0, self.pools[role].sleepers - self._counts[role].desired)
             self._counts[role].desired = targets[role]
-            self._match(role)
+            self._match(role, asleep)
         self.take_transitions()
 
     def take_transitions(self) -> None:
@@ -196,14 +204,17 @@ class Fleet:
         gpus = [self.pools[ROLES[int(code)]].gpus_per_replica for code in alive["role"]]
         return alive, np.array(gpus, np.float64)
 
-    def _match(self, role: Role) -> None:
+    def _match(self, role: Role, asleep: int = 0) -> None:
+        """Start or stop replicas, `asleep` of those that start by waking."""
         units, desired = self.arrays.replicas, self._counts[role].desired
         up = np.flatnonzero(
             (units["role"] == CODES[role]) & np.isin(units["state"], (layout.STARTING, layout.SERVING))
         )
-        ordered = len(up) + self._waiting.count(role)
+        ordered = len(up) + sum(each.role is role for each in self._waiting)
         self._cancel_waiting(role, ordered - desired)
-        self._start(role, desired - ordered, self._start_up_s)
+        missing = max(0, desired - ordered)
+        self._start(role, min(missing, asleep), self._wake_s)
+        self._start(role, missing - min(missing, asleep), self._start_up_s)
         self.arrays = make_room(self.arrays, len(up))
         for replica in self._victims(up)[: max(0, len(up) - desired)]:
             lifecycle.stop_replica(self.handle, int(replica))
@@ -220,26 +231,27 @@ class Fleet:
     def _start(self, role: Role, count: int, start_up_s: Callable[[], float]) -> None:
         if count > 0:
             self._counts[role].starting += count
-            self._waiting += [role] * count
-            self._place(start_up_s)
+            self._waiting += [Ordered(role, start_up_s)] * count
+            self.place_waiting()
 
-    def _place(self, start_up_s: Callable[[], float]) -> None:
+    def place_waiting(self) -> None:
+        """Give GPUs that are free to replicas that wait for them; their start-up begins."""
         if not self._waiting:
             return
         self.arrays = make_room(self.arrays, len(self._waiting))
         free = self._capacity.at(float(self.arrays.clock[0]["now_s"])) - self._alive()[1].sum()
-        still = list[Role]()
-        for role in self._waiting:
-            if (needed := self.pools[role].gpus_per_replica) > free:
-                still.append(role)
+        still = list[Ordered]()
+        for each in self._waiting:
+            if (needed := self.pools[each.role].gpus_per_replica) > free:
+                still.append(each)
                 continue
             free -= needed
-            self._begin(self._free_slot(), role, start_up_s())
+            self._begin(self._free_slot(), each.role, each.delay_s())
         self._waiting = still
 
     def _cancel_waiting(self, role: Role, count: int) -> None:
         """Cancel at most so many of the role's replicas that wait for GPUs, newest first."""
-        places = [place for place, each in enumerate(self._waiting) if each is role]
+        places = [place for place, each in enumerate(self._waiting) if each.role is role]
         for place in places[::-1][: max(0, count)]:
             del self._waiting[place]
             self._counts[role].starting -= 1

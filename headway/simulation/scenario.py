@@ -94,10 +94,14 @@ def request_classes(config: HeadwayConfig) -> tuple[RequestClass, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartUp:
-    """Time from the order of a replica until it serves: lognormal with mean `delay_s` and variation `cv`."""
+    """Time from the order of a replica until it serves: lognormal with mean `delay_s` and variation `cv`.
+
+    Of one that sleeps (`PoolLimits.sleepers`) it is `wake_s`.
+    """
 
     delay_s: float = 0.0
     cv: float = 0.0
+    wake_s: float = 0.0
 
     def sampler(self, generator: np.random.Generator) -> Callable[[], float]:
         """A function that draws one start-up time in seconds."""

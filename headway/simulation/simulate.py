@@ -111,7 +111,14 @@ class SimulationRun:
         arrays = make_state(scenario.profile, scenario.settings, trace.blocks, kernel_seed)
         start_up_s = scenario.start_up.sampler(np.random.default_rng(streams[1]))
         slowness = partial(scenario.speeds.draw, np.random.default_rng(streams[3]))
-        self.fleet = Fleet(arrays, scenario.pools, start_up_s, slowness, capacity=scenario.capacity)
+        self.fleet = Fleet(
+            arrays,
+            scenario.pools,
+            start_up_s,
+            slowness,
+            capacity=scenario.capacity,
+            wake_s=scenario.start_up.wake_s,
+        )
         self.fleet.set_slowness(*scenario.speeds.slowness(0.0))
         self.speed_changes = [*scenario.speeds.changes(), inf]
         self.mix = scenario.mix

@@ -4,9 +4,10 @@ Of n models the k-th has a share of `rate_rps` by a power law, and a rhythm of i
 
     r_k = R k^−z / Σ_j j^−z        z is `zipf`
 
-Models below `rare_rps` are rare: they may have no replica, have ten times the time to the first token and a
-lower priority, and their clients come and go for half an hour. Lengths are those of one KIND each, engines
-embedded profiles from 8B to 70B. A model's draws depend on the seed and its place, not on the others.
+Models below `rare_rps` are rare: they may have no replica, the last one sleeps, and they have ten times the
+time to the first token, a lower priority, and clients that come and go for half an hour. Lengths are those of
+one KIND each, engines embedded profiles from 8B to 70B. A model's draws depend on the seed and its place, not
+on the others.
 
 Sources of the shape, none of which are copied. At Aegaeon's (SOSP 2025) 94 % of the models had 1.35 % of
 the requests; here 23 of 30 models have 2 % of them. Arrivals are burstier than Poisson, as gamma, and clients
@@ -80,10 +81,11 @@ class GeneratedFleet:
             "seed": int(draw.integers(2**31)),
         }
         load = ",".join(f"{key}={value}" for key, value in keys.items())
+        bounds = {"min_replicas": 0, "sleepers": 1} if rare else {"min_replicas": 1}
         return {
             "model": f"{profile.split('_')[0]}-{place:03d}",
             "engine": {"profile": str(profile)},
-            "pools": {"mixed": {"min_replicas": 0 if rare else 1, "max_replicas": 64}},
+            "pools": {"mixed": {"max_replicas": 64, **bounds}},
             "slo": {"ttft_ms": 5000 if rare else 500},
             "share": {"priority": 0 if rare else 1},
             "simulation": {"load": {"trace": f"rhythm:{load},{kind}"}},

@@ -63,5 +63,6 @@ SIMULATED = EngineKind(
     simulated=True,
     answers=True,
     adapters=lambda config: config.engine.lora.names,
+    sleeps=lambda _: "",
     profile_settings=_profile_settings,
 )

@@ -237,6 +237,19 @@ class Engine(Protocol):
         """The load now."""
 
 
+class SleepingEngine(Protocol):
+    """What engines have beside that whose kind says that they sleep (`EngineKind.sleeps`).
+
+    They are asked only while no request is here. EngineError where it fails.
+    """
+
+    async def sleep(self, level: int) -> None:
+        """Free the GPU; level 1 keeps the weights in host memory, 2 keeps nothing."""
+
+    async def wake(self) -> None:
+        """Return when it serves again."""
+
+
 class LoadedAdapters:
     """The LoRA adapters that an engine has loaded: as many as a batch uses, the least recently used go first.
 

@@ -245,9 +245,10 @@ class GatewayApp:
         """Requests under way."""
         return self.state.traffic.requests
 
-    async def asleep(self) -> bool:
-        """True while no replica runs."""
-        return not self.state.traffic.backend.replicas()
+    async def empty(self) -> str:
+        """What it is while no replica runs; empty while one does."""
+        backend = self.state.traffic.backend
+        return "" if backend.replicas() else backend.ready().empty
 
     def entry(self, model: str) -> Mapping[str, Any]:
         """One of the models, as `/v1/models` lists it."""

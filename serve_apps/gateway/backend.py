@@ -99,12 +99,19 @@ class ReplicaLoad:
     output_tokens: int = 0
 
 
+EmptyState = Literal["asleep", "starting", "waiting"]
+"""Without a replica: none is asked for, one is on its way, or it lacks GPUs that others hold."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
-    """True while requests can be served; `reason` says why not."""
+    """True while requests can be served; `reason` says why not. `empty` is the state of a model that may have
+    no replica then, and has none.
+    """
 
     ok: bool
     reason: str = ""
+    empty: EmptyState = "asleep"
 
 
 LONGEST_ERROR = 500

@@ -58,8 +58,8 @@ class Member(Protocol):
     def in_flight(self) -> int:
         """Requests under way."""
 
-    async def asleep(self) -> bool:
-        """True while no replica runs on purpose."""
+    async def empty(self) -> str:
+        """What it is while no replica runs on purpose, such as asleep; empty while one does."""
 
     def entry(self, model: str) -> Document:
         """One of its models, as `/v1/models` lists it."""
@@ -189,7 +189,7 @@ class ManyModels:
     async def _entry(self, model: str) -> Document:
         name = self._by_model[model]
         app = self._apps[name]
-        state = "starting" if await app.waits_for() else "asleep" if await app.asleep() else "ready"
+        state = "starting" if await app.waits_for() else await app.empty() or "ready"
         return {**app.entry(model), "deployment": name, "state": state}
 
     async def _request(self, request: Request) -> Response:
@@ -216,7 +216,8 @@ class ManyModels:
             {"deployment": name, **in_short(app, each), "budget": budget.get(name)}
             for name, app, each in zip(names, apps, said, strict=True)
         ]
-        found = {"gpus": fleet.get("gpus"), "deployments": rows}
+        budgets = {"gpus": fleet.get("gpus"), "by_type": fleet.get("by_type", {})}
+        found = {**budgets, "deployments": rows}
         return JSONResponse(found, headers={"cache-control": "no-store"})
 
     async def _metrics(self, request: Request) -> Response:

@@ -29,7 +29,7 @@ function show() {
 function tiles(all, sleeping) {
   const gpus = sum(all.map(held)), late = all.filter(missed);
   const found = [
-    ["GPUs held", `${shown(gpus)}${fleet.gpus ? ` of ${shown(fleet.gpus)}` : ""}`, "targets of all planners", fleet.gpus && gpus > fleet.gpus ? "bad" : ""],
+    ["GPUs held", `${shown(gpus)}${fleet.gpus ? ` of ${shown(fleet.gpus)}` : ""}`, Object.entries(fleet.by_type || {}).map(([type, of]) => `${type} ${shown(sum(all.filter((each) => each.budget && each.budget.gpu_type === type).map(held)))} of ${shown(of)}`).join(", ") || "targets of all planners", fleet.gpus && gpus > fleet.gpus ? "bad" : ""],
     ["Deployments", shown(all.length), `${sleeping.length} asleep, ${all.length - sleeping.length} with replicas`, ""],
     ["Below their promise", shown(late.length), late.length ? late.slice(0, 3).map((each) => each.deployment).join(", ") : "in the last interval", late.length ? "bad" : "good"],
     ["Requests per second", shown(sum(all.map((each) => each.requests_per_s)), 1), `${shown(sum(all.map((each) => each.in_flight)))} in flight at this gateway`, ""],

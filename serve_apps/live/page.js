@@ -146,7 +146,7 @@ function tiles() {
     tile("Forecast, next interval", `${digits(next / whole())}/s`, [low === undefined || low === null ? "" : `90 % interval ${digits(low / whole())} to ${digits(high / whole())}`, last.forecast_error ? `recent error ${Math.round(100 * last.forecast_error)} %` : ""].filter(Boolean).join("; "));
   }
   for (const role of roles.split(",").filter((each) => pools[each])) {
-    const pool = pools[role], target = last && last.targets[role], moving = [pool.starting && `${pool.starting} starting`, pool.draining && `${pool.draining} draining`].filter(Boolean);
+    const pool = pools[role], target = last && last.targets[role], moving = [pool.starting && `${pool.starting} starting`, pool.draining && `${pool.draining} draining`, pool.asleep && `${pool.asleep} asleep`].filter(Boolean);
     tile(`Replicas: ${role}`, `${digits(pool.ready)} ready`, [target !== undefined && target !== null ? `target ${target}` : "", ...moving, listed([pool.running, "running"], [pool.waiting, "waiting"])].filter(Boolean).join(", "));
   }
   const gpus = (counts) => Object.entries(pools).reduce((sum, [role, pool]) => sum + counts(role, pool) * (pool.gpus_per_replica || 1), 0);

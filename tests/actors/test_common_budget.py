@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from actors.collector.interval import Measured, PoolLoad
 from actors.connectors.protocol import Action
 from actors.planning.common_budget import GONE_S, CommonBudget
 from headway.config import ConfigError
@@ -68,14 +69,20 @@ class Fleet:
             planner__headway__lead_s=20.0,
             **{"fleet__gpus": self.gpus, "pools": mixed(1), **own},
         )
-        collecting = Script(lambda: busy(requests=self.load[name], completed=self.load[name], load={}))
         return Deployment(
             config=config,
-            actors=ScriptedActors(collecting=collecting),
+            actors=ScriptedActors(collecting=Script(lambda: self._measured(self.load[name]))),
             pools=WatchedPools(counts={Role.MIXED: 1}, seen=self.seen),
             name=name,
             budget=self.budget,
         )
+
+    @staticmethod
+    def _measured(requests: float) -> Measured:
+        if requests:
+            return busy(requests=requests, completed=requests, load={})
+        nothing = PoolLoad(running=0.0, waiting=0.0, kv_usage=0.0)
+        return busy(requests=0.0, completed=0.0, isl_tokens=float("nan"), load={Role.MIXED: nothing})
 
     def gpus_of(self, name: str) -> int:
         return self[name].pools.counts[Role.MIXED]
@@ -168,6 +175,40 @@ async def test_the_budget_is_kept_at_any_time_whatever_comes_and_whoever_is_kill
                 await asyncio.sleep(chance.uniform(1.0, INTERVAL_S))
         fleet.killed()
     assert GPUS - 2 <= fleet.most <= GPUS
+    for each in fleet.deployments.values():
+        assert [record["id"] for record in each.records()] == list(range(each.log.next_id))
+
+
+@on_virtual_time
+async def test_an_idle_model_of_a_higher_priority_yields_to_a_request_for_one_that_sleeps():
+    sleepers = {"mixed": {"min_replicas": 0, "max_replicas": 1}}
+    fleet = Fleet({"rare": {"pools": sleepers}, "main": {"pools": sleepers, "share__priority": 1}}, gpus=1)
+    fleet.load |= {"rare": 0.0, "main": 1.0}
+
+    async def asked(name: str, seconds: float) -> bool:
+        """A request waits so long; whether its model lacked GPUs all the time."""
+        lacked = []
+        for _ in range(int(seconds)):
+            lacked.append(fleet[name].loop.held("gateway", 1)[1])
+            await asyncio.sleep(1.0)
+        return all(lacked[1:])
+
+    async with fleet.running():
+        await asyncio.sleep(10 * INTERVAL_S)
+        assert (fleet.gpus_of("rare"), fleet.gpus_of("main")) == (0, 1)
+        assert await asked("rare", 3 * INTERVAL_S)
+        assert fleet.words("rare") == "holds 0 of 1 GPUs wanted; 1 went to main (priority 1)"
+        fleet.load["main"] = 0.0
+        # A lead after its last request, and at its next decision.
+        assert not await asked("rare", 20.0 + 2 * INTERVAL_S)
+        assert (fleet.gpus_of("rare"), fleet.gpus_of("main")) == (1, 0)
+        fleet.load["rare"] = 1.0
+        await asyncio.sleep(INTERVAL_S)
+        fleet.load["rare"] = 0.0
+        await asyncio.sleep(3 * INTERVAL_S)
+        assert (fleet.gpus_of("rare"), fleet.gpus_of("main")) == (1, 0)
+        assert not await asked("main", INTERVAL_S + 1.0)
+        assert (fleet.gpus_of("rare"), fleet.gpus_of("main")) == (0, 1)
     for each in fleet.deployments.values():
         assert [record["id"] for record in each.records()] == list(range(each.log.next_id))
 
@@ -352,3 +393,22 @@ async def test_without_a_budget_nothing_says_a_word_of_it():
 def test_other_policies_cannot_share():
     with pytest.raises(PlanningError, match=r"fleet.gpus: live, .* planner.policy is reference"):
         refuse_simulated_only(settings(fleet__gpus=8))
+
+
+@on_virtual_time
+async def test_budgets_of_gpu_types_have_nothing_to_do_with_each_other():
+    fleet = Fleet(
+        {
+            "chat": {"fleet__gpu_type": "H100", "share__priority": 1},
+            "code": {"fleet__gpu_type": "H100"},
+            "batch": {"fleet__gpu_type": "L20", "fleet__gpus": 5},
+        },
+        load={"chat": FLOOD, "code": FLOOD, "batch": FLOOD},
+    )
+    async with fleet.running():
+        await asyncio.sleep(12 * INTERVAL_S)
+        assert [fleet.gpus_of(name) for name in ("chat", "code", "batch")] == [11, 1, 5]
+        document = fleet.budget.document()
+        assert (document.gpus, document.by_type) == (GPUS + 5, {"H100": GPUS, "L20": 5})
+        assert [each.gpu_type for each in document.deployments] == ["L20", "H100", "H100"]
+        assert "chat" not in fleet.words("batch")

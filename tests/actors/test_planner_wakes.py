@@ -54,7 +54,7 @@ def test_a_pool_without_requests_goes_to_none_and_the_first_that_waits_brings_a_
             await asyncio.sleep(SLEEPS_UNTIL_S + 3.0)
             assert planner.pools.counts == {Role.MIXED: 0}
             asked_s = clock()
-            assert planner.loop.held("one", 1) == pytest.approx(LEAD_S)
+            assert planner.loop.held("one", 1) == (pytest.approx(LEAD_S), False)
             await asyncio.sleep(0.1)
             assert planner.pools.counts == {Role.MIXED: 1}
             last = planner.log.records[-1]
@@ -62,7 +62,7 @@ def test_a_pool_without_requests_goes_to_none_and_the_first_that_waits_brings_a_
             await asyncio.sleep(2.0)
             assert planner.status()["pools"]["mixed"]["waiting"] == 1
             # Ordered: what is left of its start.
-            assert planner.loop.held("one", 2) == pytest.approx(LEAD_S - 2.0, abs=0.2)
+            assert planner.loop.held("one", 2) == (pytest.approx(LEAD_S - 2.0, abs=0.2), False)
             ticks = len(planner.log.records)
             await asyncio.sleep(INTERVAL_S - 3.0)
             assert len(planner.log.records) == ticks

@@ -7,13 +7,8 @@ import pytest
 
 from actors.connectors import connector_problems, make_connector
 from actors.connectors.protocol import Action, PoolCounts, Ready, Refused, Unreachable
-from actors.connectors.ray_serve import (
-    RayServeConnector,
-    ScalingDisabled,
-    ServedDeployment,
-    ServedReplica,
-    served,
-)
+from actors.connectors.ray_serve import RayServeConnector, ScalingDisabled
+from actors.connectors.served import ServedDeployment, ServedReplica, served
 from headway.config import load_config
 from headway.planning import Role
 from tests.engines.virtual_loop import run

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headway.config import load_fleet
-from headway_cli.fleet import FleetReport, fleet_jobs, parse_fleet, run_fleet, run_split
+from headway_cli.fleet import FleetReport, fleet_jobs, parse_fleet, run_fleet, run_least, run_split
 from headway_cli.fleet_view import render
 from tests.cli.cli_cases import headway
 
@@ -53,6 +53,8 @@ FLAGS = {
     ("--fleet", "fleet.yaml", "--split", "chat=3,batch=4"): "--split: the parts are 7 GPUs, fleet.gpus is 6",
     (): "TRACE: missing; or --fleet FILE",
     (LOAD, "--split", "use"): "--split: goes with --fleet",
+    (LOAD, "--least"): "--least: goes with --fleet",
+    ("--fleet", "fleet.yaml", "--least", "--split", "use"): "--least: does not go with --split",
 }
 
 
@@ -163,3 +165,24 @@ def test_the_page_shows_both_ways(report: FleetReport) -> None:
     for text in ("GPUs, shared", "GPUs, split in fixed parts", "budget 6", "chat", "batch"):
         assert text in page
     assert page == render(parse_fleet(json.loads(json.dumps(report.document()))))
+
+
+def test_the_least_budgets_are_those_with_a_gpu_less_of_which_somebody_misses() -> None:
+    text = (
+        GOOD.replace("rate_rps=8", "rate_rps=24")
+        .replace("gpus: 6", "gpus: {H100: 9, L20: 9}")
+        .replace("model: a", "model: a, engine: {gpu_type: H100}")
+    )
+    Path("fleet.yaml").write_text(text.replace("model: b", "model: b, engine: {gpu_type: L20}"))
+    settings = load_fleet("fleet.yaml")
+    jobs = fleet_jobs(settings, Path("fleet.yaml"))
+    found = run_least(jobs, settings.budgets)
+    alone = {use.name: use for use in run_fleet(jobs, None).deployments}
+    assert all(use.keeps(alone[use.name]) for use in found.whole.deployments)
+    for said, name in zip(found.least, jobs, strict=True):
+        least = int(said.split()[0])
+        (fewer,) = run_fleet({name: jobs[name]}, least - 1).deployments
+        assert not fewer.keeps(alone[name])
+        assert f"; with {least - 1}, {name} keeps " in said
+    assert found.gpus == sum(int(said.split()[0]) for said in found.least)
+    assert parse_fleet(found.document()).least == list(found.least)

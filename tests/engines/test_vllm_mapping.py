@@ -1,5 +1,6 @@
 """What of the vLLM engine is a function of values, or of files: nothing here needs vLLM."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -16,7 +17,7 @@ from serve_apps.engines.protocol import EngineRequest, KvHandle, LoadedAdapters,
 from serve_apps.engines.vllm import loading
 from serve_apps.engines.vllm.answers import prompt_only
 from serve_apps.engines.vllm.arguments import check_reserved, engine_arguments, gpus_of, kv_transfer
-from serve_apps.engines.vllm.engine import decode_parameters
+from serve_apps.engines.vllm.engine import VllmEngine, decode_parameters
 from serve_apps.engines.vllm.kv_events import tells_events
 from serve_apps.engines.vllm.loading import quiet, reserve_port
 from serve_apps.engines.vllm.requests import Attempt, Statistics, Streams
@@ -88,6 +89,46 @@ def test_a_replica_splits_the_model_over_the_gpus_of_its_pool():
     assert (prefill["tensor_parallel_size"], prefill["distributed_executor_backend"]) == (4, "ray")
     assert "distributed_executor_backend" not in decode
     assert gpus_of(load_config(None, VLLM | {"pools.prefill.gpus_per_replica": 4}), Role.PREFILL) == 0
+
+
+def test_vllm_is_told_where_replicas_sleep():
+    config = load_config(None, VLLM | {"pools.decode.sleepers": 1})
+    prefill, decode = (engine_arguments(config, role) for role in (Role.PREFILL, Role.DECODE))
+    assert decode["enable_sleep_mode"] is True
+    assert "enable_sleep_mode" not in prefill
+
+
+@pytest.mark.parametrize(
+    ("level", "calls"),
+    [
+        (1, ["sleep 1", "wake_up None"]),
+        (2, ["sleep 2", "wake_up ['weights']", "reload_weights", "wake_up ['kv_cache']"]),
+    ],
+)
+def test_weights_that_were_dropped_are_read_before_there_is_a_kv_cache(level, calls):
+    # A double: vLLM sleeps on GPUs alone. It notes what vLLM is asked for.
+    asked_for = []
+
+    class Llm:
+        errored = False
+
+        async def sleep(self, level):
+            asked_for.append(f"sleep {level}")
+
+        async def wake_up(self, tags=None):
+            asked_for.append(f"wake_up {tags}")
+
+        async def collective_rpc(self, method):
+            asked_for.append(method)
+
+    async def scenario() -> None:
+        engine = VllmEngine.__new__(VllmEngine)
+        engine._llm = Llm()
+        await engine.sleep(level)
+        await engine.wake()
+
+    asyncio.run(scenario())
+    assert asked_for == calls
 
 
 @pytest.mark.parametrize(
@@ -209,7 +250,7 @@ def test_totals_add_up_and_the_last_state_counts_only_for_requests_that_are_here
 def test_adapters_are_held_in_memory_where_a_batch_has_no_room_for_all(lora, said):
     adapters = {name: f"/{name}" for name in "abc"}
     config = load_config(None, VLLM | {"engine.vllm.adapters": adapters, "engine.lora": lora})
-    arguments = engine_arguments(config, Role.MIXED)
+    arguments = engine_arguments(config, Role.DECODE)
     assert {name: value for name, value in arguments.items() if "lora" in name} == said | {
         "enable_lora": True
     }

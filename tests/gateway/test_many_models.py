@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as families
 from headway.config import HeadwayConfig, Right
 from serve_apps.access import Access, Holder, read_keys
 from serve_apps.gateway.app import make_app
+from serve_apps.gateway.backend import EmptyState, Readiness
 from serve_apps.gateway.many_models import ManyModels, labelled
 from tests.gateway.doubles import LOADS, ScriptedBackend, chunks
 
@@ -32,7 +33,7 @@ def many(access: Access = ANY, models: Mapping[str, str] = MODELS, **backend: An
         {
             name: make_app(
                 HeadwayConfig.model_validate({"model": model}),
-                ScriptedBackend(chunks(name), loads=LOADS, **backend),
+                ScriptedBackend(chunks(name), **{"loads": LOADS, **backend}),
                 access=access,
             )
             for name, model in models.items()
@@ -115,6 +116,13 @@ def test_all_models_are_listed_with_their_deployment_and_state() -> None:
     ]
     assert asked(many(), "GET", "/v1/models/codestral").json()["deployment"] == "code"
     assert asked(many(), "GET", "/v1/models/gpt").status_code == 404
+
+
+@pytest.mark.parametrize("state", ["asleep", "starting", "waiting"])
+def test_a_model_without_a_replica_is_what_its_backend_says(state: EmptyState) -> None:
+    front = many(loads=(), readiness=Readiness(ok=True, empty=state))
+
+    assert asked(front, "GET", "/v1/models/codestral").json()["state"] == state
 
 
 def test_series_of_all_have_the_deployment_as_a_label() -> None:

@@ -28,9 +28,10 @@ def claim(name, holds, stated=None, minimum=0, **standing):
 
 @st.composite
 def stated(draw):
-    """Losses with a minimum that four of them fit into."""
+    """Losses with a minimum that four of them fit into; some are idle, and of others requests wait."""
     lost = sorted(draw(st.lists(st.integers(0, 12), min_size=1, max_size=9)), reverse=True)
-    return losses(draw(st.integers(0, 2)), *lost)
+    waiting, idle = draw(st.sampled_from([(0.0, False), (0.0, True), (3.0, False)]))
+    return replace(losses(draw(st.integers(0, 2)), *lost), waiting=waiting, idle=idle)
 
 
 @st.composite
@@ -110,6 +111,50 @@ def test_a_higher_priority_waits_for_the_holder_and_says_so():
     fleet = decided({"batch": batch, "chat": chat}, "batch", batch.losses, 10)
     assert fleet["batch"].holds == 2
     assert decided(fleet, "chat", chat.losses, 10)["chat"].holds == 8
+
+
+@pytest.mark.parametrize("priority", [0, 1])
+def test_an_idle_deployment_yields_to_requests_that_wait_and_takes_nothing_back(priority):
+    quiet = replace(losses(0, 3.0, 0.0), idle=True)
+    idle = claim("idle", 1, quiet, priority=priority)
+    asleep = claim("asleep", 0, replace(losses(0, 0.1, 0.0), waiting=1.0))
+    division = divide([idle, asleep], 1)
+    assert division.over == {"idle": 1}
+    assert division.grant("asleep").words == "holds 0 of 1 GPUs wanted; 1 still held by idle"
+    fleet = decided({"idle": idle, "asleep": asleep}, "idle", quiet, 1)
+    fleet = decided(fleet, "asleep", asleep.losses, 1)
+    assert {name: each.holds for name, each in fleet.items()} == {"idle": 0, "asleep": 1}
+    # Served, and idle as well by now.
+    fleet["asleep"] = replace(fleet["asleep"], losses=replace(losses(0, 0.1, 0.0), idle=True))
+    grant = divide(fleet.values(), 1).grant("idle")
+    where = f"asleep ({'in use' if priority else 'priority 0'})"
+    assert (grant.gpus, grant.wanted, grant.ahead) == (0, 1, {where: 1})
+    assert divide(fleet.values(), 2).grant("idle").gpus == 1
+    busy = claim("idle", 0, losses(0, 3.0, 0.0), priority=priority)
+    assert divide([busy, fleet["asleep"]], 1).due["idle"].gpus == 1
+
+
+@pytest.mark.parametrize(("floor", "given"), [(0, 2), (1, 0)])
+def test_all_that_wait_for_a_replica_get_what_idle_ones_hold_above_their_floor(floor, given):
+    idle = [claim(name, 1, replace(losses(0, 5.0, 0.0), idle=True), floor_gpus=floor) for name in "ab"]
+    division = divide([*idle, claim("c", 0, replace(losses(0, 0.1, 0.0, 0.0), waiting=9.0))], 2)
+    assert division.due["c"].gpus == given
+    assert sum(each.gpus for each in division.due.values()) == 2
+
+
+def test_while_one_yields_no_other_has_to():
+    idle = replace(losses(0, 1.0, 0.0), idle=True)
+    yields = replace(claim("z", 1, idle), keeps=0)
+    asleep = claim("asleep", 0, replace(losses(0, 0.1, 0.0), waiting=1.0))
+    assert divide([claim("a", 1, idle), yields, asleep], 2).over == {"z": 1}
+
+
+def test_what_makes_no_whole_replica_is_not_given():
+    wide = GpuLosses(minimum_gpus=0, lost_rps=np.array([1.0, 1.0, 0.0]), unit_gpus=2, waiting=9.0)
+    one = claim("one", 1, replace(losses(0, 5.0, 0.0), idle=True))
+    assert divide([one, claim("wide", 0, wide)], 1).due["one"].gpus == 1
+    two = claim("two", 1, replace(losses(0, 5.0, 0.0), idle=True))
+    assert divide([one, two, claim("wide", 0, wide)], 2).due["wide"].gpus == 2
 
 
 def test_what_has_stated_nothing_keeps_what_it_holds_from_its_equals():

@@ -1,13 +1,10 @@
 """A fleet from one file: one gateway and control plane, and deployments that come and go beside others."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import openai
 import pytest
-import yaml
 from ray import serve
 
 from actors import control_plane, names
@@ -15,11 +12,10 @@ from headway_cli.deployment import delete, deploy
 from headway_cli.errors import CliError
 from headway_cli.live_fleet import change, fleet_form, fleet_settings
 from tests.patience import PATIENCE_S
-from tests.ports import free_port
 from tests.ray.clusters import replicas, running_replicas, wait_until
-from tests.ray.live_system import LiveSystem, kill_nine
+from tests.ray.fleet_system import FLEET, Fleet
+from tests.ray.live_system import kill_nine
 
-FLEET, KEY = "models", "-"
 ROUTER = names.router(FLEET)
 COMMON = {
     "engine": {"profile": "llama-3.1-8b_h100_tp1", "time_scale": 0.05, "start_up_s": 0.5},
@@ -32,47 +28,9 @@ CHAT, CODE = {"model": "llama-3.1-8b"}, {"model": "codestral"}
 LONG = 150
 
 
-class Fleet:
-    """The running fleet, and its file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.port = path, free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.gateway = LiveSystem(url=self.url)
-
-    def write(self, **deployments: Mapping[str, Any]) -> None:
-        common = {**COMMON, "gateway": {**COMMON["gateway"], "port": self.port}}
-        self.path.write_text(yaml.safe_dump({**common, "deployments": deployments}))
-
-    def deployment(self, name: str) -> LiveSystem:
-        return LiveSystem(url=f"{self.url}/deployments/{name}")
-
-    def change(self, **deployments: Mapping[str, Any]) -> None:
-        self.write(**deployments)
-        change(fleet_settings(str(self.path), FLEET), FLEET, print)
-
-    def models(self) -> list[str]:
-        return [each["id"] for each in self.gateway.get("/v1/models")["data"]]
-
-    async def asked(self, model: str, tokens: int = 3) -> int:
-        """The output tokens that came."""
-        async with openai.AsyncOpenAI(
-            base_url=f"{self.url}/v1", api_key=KEY, max_retries=0, timeout=2 * PATIENCE_S
-        ) as client:
-            stream = await client.completions.create(
-                model=model,
-                prompt="Hello",
-                max_tokens=tokens,
-                stream=True,
-                stream_options={"include_usage": True},
-            )
-            usages = [part.usage async for part in stream if part.usage]
-            return usages[-1].completion_tokens
-
-
 @pytest.fixture(scope="module")
 def fleet(ray_cluster: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    made = Fleet(tmp_path_factory.mktemp("fleet") / "fleet.yaml")
+    made = Fleet(tmp_path_factory.mktemp("fleet") / "fleet.yaml", COMMON)
     made.write(chat=CHAT, code=CODE)
     settings = fleet_settings(str(made.path), FLEET)
     deploy(settings.common, print, fleet_form(settings), FLEET)
@@ -80,10 +38,6 @@ def fleet(ray_cluster: object, tmp_path_factory: pytest.TempPathFactory) -> Iter
     delete(FLEET)
     assert not {FLEET, "chat", "code", "summaries"} & serve.status().applications.keys()
     assert not control_plane.running()
-
-
-def ids(system: LiveSystem) -> list[int]:
-    return sorted(record["id"] for record in system.decisions())
 
 
 def test_one_gateway_serves_all_and_each_has_its_decisions(fleet: Fleet) -> None:
@@ -98,7 +52,7 @@ def test_one_gateway_serves_all_and_each_has_its_decisions(fleet: Fleet) -> None
         wait_until(lambda: any(record["measured"]["requests"] for record in system.decisions()))  # noqa: B023
         assert system.status()["model"] == model
         assert sum(record["measured"]["requests"] or 0 for record in system.decisions()) == 1
-        assert ids(system) == list(range(len(ids(system))))
+        assert fleet.has_all_decisions(name)
     with pytest.raises(openai.NotFoundError):
         asyncio.run(fleet.asked("gpt-4o"))
 
@@ -129,7 +83,7 @@ def test_what_changes_touches_no_other(fleet: Fleet) -> None:
     wait_until(lambda: fleet.deployment("chat").status()["slo"]["ttft_ms"] == 7000)
     assert [each["replica_id"] for each in replicas("chat", "Mixed")] == before
     assert [each["pid"] for each in replicas(FLEET, "Gateway")] == gateways
-    assert ids(fleet.deployment("chat")) == list(range(len(ids(fleet.deployment("chat")))))
+    assert fleet.has_all_decisions("chat")
     wait_until(lambda: "code" not in serve.status().applications)
     assert [name for name in control_plane.running() if name.startswith(names.ROUTER_PREFIX)] == [ROUTER]
 
@@ -145,4 +99,4 @@ def test_what_is_killed_comes_back_with_what_there_is_now(fleet: Fleet) -> None:
     )
     assert fleet.models() == ["llama-3.1-8b", "qwen-2.5-7b"]
     assert asyncio.run(fleet.asked("llama-3.1-8b")) == 3
-    assert ids(fleet.deployment("chat")) == list(range(len(ids(fleet.deployment("chat")))))
+    assert fleet.has_all_decisions("chat")

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from headway.config import ConfigError, load_config
+from headway.engine.kinds import check_sleepers
 from headway.planning import Role
 from headway.simulation.build import make_plan
 from serve_apps.engines.vllm.arguments import engine_arguments
@@ -84,6 +85,30 @@ def test_the_first_bundle_of_a_group_has_it_and_the_actor_asks_for_none_of_it(gp
     found = options_of(CUDA | wants, "decode")
     assert found.placement_group_bundles == [{"GPU": 1, "CPU": 2, "decode": 1}, *[{"GPU": 1}] * (gpus - 1)]
     assert (found.ray_actor_options["num_cpus"], found.ray_actor_options["num_gpus"]) == (0, 0)
+
+
+def test_engines_that_sleep_share_a_gpu() -> None:
+    one = {"pools.decode.gpus_per_replica": 1, "pools.decode.sleepers": 1, "engine.sleep.per_gpu": 4}
+    assert options_of(CUDA | one, "decode").ray_actor_options["num_gpus"] == 0.25
+    assert options_of(CUDA | one, "prefill").ray_actor_options["num_gpus"] == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        (
+            CUDA | {"pools.decode.gpus_per_replica": 2},
+            "decode.sleepers: engines of several GPUs take no turns",
+        ),
+        (CUDA | {"engine.vllm.device": "cpu"}, "decode.sleepers: vLLM does not sleep on CPUs"),
+        ({"engine.kind": "external"}, "decode.sleepers: engine.kind external does not sleep"),
+    ],
+)
+def test_what_can_not_sleep_is_said(settings: Mapping[str, Any], complaint: str) -> None:
+    config = load_config(None, {"pools.decode.gpus_per_replica": 1, "pools.decode.sleepers": 1} | settings)
+    with pytest.raises(ConfigError, match=complaint):
+        check_sleepers(config)
+    check_sleepers(load_config(None, {"pools.decode.sleepers": 0} | settings))
 
 
 def test_gpus_are_not_named_twice() -> None:

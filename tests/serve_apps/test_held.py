@@ -19,15 +19,15 @@ SERVES_IN_S, LONGEST_S, START_WAIT_S = 40.0, 5.0, 30.0
 class Planner:
     """Hears of requests; `told` has when and of how many."""
 
-    def __init__(self, answer: float | Exception | None = SERVES_IN_S) -> None:
+    def __init__(self, answer: float | Exception | None = SERVES_IN_S, *, lacks_gpus: bool = False) -> None:
         self.told: list[tuple[float, int]] = []
-        self._answer = answer
+        self._answer, self.lacks_gpus = answer, lacks_gpus
 
-    async def hear(self, requests: int) -> float | None:
+    async def hear(self, requests: int) -> tuple[float | None, bool]:
         self.told.append((asyncio.get_running_loop().time(), requests))
         if isinstance(self._answer, Exception):
             raise self._answer
-        return self._answer
+        return self._answer, self.lacks_gpus
 
 
 def gateway(planner: Planner, start_wait_s: float = START_WAIT_S) -> tuple[Membership, HeldRequests]:
@@ -79,6 +79,43 @@ def test_who_has_waited_as_long_as_it_may_is_told_when_a_replica_should_serve(st
         told_s = planner.told[-1][0]
         assert refused.value.retry_after_s == pytest.approx(told_s + SERVES_IN_S - waited_s)
         return waited_s
+
+    on_virtual_time(scenario)
+
+
+def test_the_state_says_whether_a_replica_starts_or_lacks_gpus_that_others_hold():
+    planner = Planner(lacks_gpus=True)
+
+    async def scenario() -> None:
+        pool, held = gateway(planner)
+        assert held.state == "asleep"
+        waiting = asyncio.create_task(held.staffed(Role.MIXED))
+        await asyncio.sleep(0.1)
+        assert held.state == "waiting"
+        planner.lacks_gpus = False
+        await asyncio.sleep(TOLD_EVERY_S)
+        assert held.state == "starting"
+        pool.update([("first", {})])
+        await waiting
+        assert held.state == "asleep"
+        pool.update([])
+        planner.lacks_gpus = True
+        with pytest.raises(NotReady, match=r"it waits for GPUs that other models hold$"):
+            await held.staffed(Role.MIXED)
+        held.close()
+
+    on_virtual_time(scenario)
+
+
+def test_a_replica_starts_on_for_who_was_told_to_come_again():
+    async def scenario() -> None:
+        _, held = gateway(Planner(), 0.0)
+        with pytest.raises(NotReady):
+            await held.staffed(Role.MIXED)
+        assert held.state == "starting"
+        await asyncio.sleep(SERVES_IN_S)
+        assert held.state == "asleep"
+        held.close()
 
     on_virtual_time(scenario)
 

@@ -186,3 +186,32 @@ def test_the_fluid_bound_is_below_what_a_busy_fleet_costs(chunk_tokens):
     shape = {Role.MIXED: 1} if chunk_tokens else ONE
     result, _ = run(scenario(PROFILE, shape, engine=EngineRules(chunk_tokens=chunk_tokens)), trace)
     assert 0 < result.tally.fluid.gpu_seconds / 3600 < result.gpu_hours
+
+
+def test_sleepers_cost_nothing_and_wake_sooner_than_others_start():
+    pools = {Role.PREFILL: PoolLimits(), Role.DECODE: PoolLimits(sleepers=2)}
+    steps = [{**ONE, Role.DECODE: 4}, {**ONE, Role.DECODE: 1}, {**ONE, Role.DECODE: 3}]
+    start_up = StartUp(delay_s=6.0, wake_s=2.0)
+    setting = scenario(PROFILE, ONE, pools=pools, start_up=start_up)
+    result, _ = run(setting, sparse_trace(60.0), Schedule(steps, interval_s=10.0))
+    decode = result.replicas[Role.DECODE]
+    # One of the two sleepers is the first replica itself, so one of three wakes; later one of two again.
+    assert points(decode, "ready")[1:] == [
+        (10.0, 1),
+        (12.0, 2),
+        (16.0, 4),
+        (20.0, 1),
+        (30.0, 1),
+        (32.0, 2),
+        (36.0, 3),
+    ]
+    up_s = 2 * result.simulated_s + 3 * 10.0 + 2 * (result.simulated_s - 30.0)
+    assert result.gpu_hours == pytest.approx(up_s / 3600, rel=1e-6)
+
+
+def test_a_replica_that_crashed_is_not_replaced_by_a_sleeper():
+    pools = {Role.PREFILL: PoolLimits(), Role.DECODE: PoolLimits(sleepers=2)}
+    crashes = (PlannedCrash(at_s=5.0, role=Role.DECODE),)
+    setting = scenario(PROFILE, ONE, pools=pools, start_up=StartUp(delay_s=6.0, wake_s=2.0), crashes=crashes)
+    result, _ = run(setting, sparse_trace(60.0), Schedule([ONE], interval_s=100.0))
+    assert (11.0, 1) in points(result.replicas[Role.DECODE], "ready")

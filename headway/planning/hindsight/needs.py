@@ -26,7 +26,7 @@ are not known 1 / s stands in.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from math import ceil, isfinite, isnan
+from math import ceil, inf, isfinite, isnan
 
 import numpy as np
 
@@ -164,6 +164,24 @@ class Assessment:
         requests = max(known, default=self.observation.requests)
         return 1.0 if isnan(requests) else requests / self.observation.interval_s
 
+    @property
+    def waiting(self) -> float:
+        """Requests that wait for the first replica of a pool."""
+        pools = self.observation.pools.values()
+        return max((pool.waiting for pool in pools if not pool.ready and pool.waiting > 0), default=0.0)
+
+    @property
+    def quiet(self) -> bool:
+        """True where nothing runs or waits, and less than a request is to be expected within a lead: no more
+        at a time than since the last one.
+        """
+        seen, came_s = self.observation, self.state.recent.arrival_s
+        load = sum(pool.running + pool.waiting for pool in seen.pools.values() if pool.ready)
+        if load != 0.0 or self.waiting or isnan(seen.requests) or seen.repeats > 0:
+            return False
+        silent_s = seen.now_s - float(came_s[-1]) if len(came_s) else inf
+        return self.lead_s * self.rate_rps < 1.0 or self.lead_s < silent_s
+
 
 PATIENCE_S, DRAIN_S = 5.0, 60.0
 
@@ -253,7 +271,7 @@ def _need(
         # What comes again wants to be served, even if it has waited for longer than the run-up.
         if pool.running > 0 or pool.waiting > 0 or assessed.observation.repeats > 0:
             replicas, enough = max(1, replicas), max(1, enough)
-        elif assessed.idle and option is not None:
+        elif option is not None and (assessed.idle or (limits.sleepers and not memory.history.requests[-1])):
             replicas, enough = 0, 0
     extra = 0
     lacking = assessed.slow[role].lacking if option and role in assessed.slow else 0

@@ -20,7 +20,7 @@ Missing data: requests not measured → targets are held. No single requests (`o
 arrivals of mean lengths stand in. No output length known yet → decode holds. In the first LEARNING intervals
 targets do not fall below the desired counts. A pool that may have no replica (`min_replicas` 0) goes to none
 when no request came for the longest run-up (`learning`), and has one again at the first decision that sees a
-request.
+request. Where the last one sleeps instead of going, it does so after CONFIRM intervals without one (`state`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -265,11 +265,17 @@ class HeadwayPolicy:
         return replace(memory, starts=starts, release=memory.release or ReleaseDelay(target=pool.desired))
 
     def _release(self, assessed: Assessment, needs: Mapping[Role, Need]) -> Mapping[Role, ReleaseDelay]:
-        now_s, hold_s = assessed.observation.now_s, self.own.hold_s
+        now_s = assessed.observation.now_s
         return {
-            role: self._delay(assessed, role).after(now_s, need.replicas, need.enough, hold_s)
+            role: self._delay(assessed, role).after(
+                now_s, need.replicas, need.enough, self._hold_s(role, need)
+            )
             for role, need in needs.items()
         }
+
+    def _hold_s(self, role: Role, need: Need) -> float:
+        """Seconds after a raise in which nothing is released: none where the last replica falls asleep."""
+        return 0.0 if need.enough == 0 and self.settings.limits[role].sleepers else self.own.hold_s
 
     def _delay(self, assessed: Assessment, role: Role) -> ReleaseDelay:
         known = assessed.state.pools[role].release

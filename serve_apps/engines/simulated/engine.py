@@ -21,6 +21,7 @@ Transfer times follow the settings and not `engine.time_scale`, which is about w
 runs by the profile and the speeds of `simulation.engine`; what it reports of itself is what it does.
 """
 
+import asyncio
 import os
 import time
 import zlib
@@ -108,6 +109,7 @@ class SimulatedEngine:
         self.role, self.engine_id = role, engine_id
         self._rules = engine_rules(config, profile)
         self._model = LiveEngine(profile, self._rules, role, slowness_of(config, engine_id))
+        self._wake_up_s = config.engine.sleep.wake_up_s
         self._queueing_s = config.simulation.engine.queueing_s
         self._longest_tokens = min(
             config.engine.max_model_tokens or self._model.capacity_tokens, self._model.capacity_tokens
@@ -196,6 +198,17 @@ class SimulatedEngine:
             adapters=self._adapters.names,
             adapter_room=self._adapters.room,
         )
+
+    async def sleep(self, level: int) -> None:
+        """Nothing is kept of the prefix cache, at either level."""
+        del level
+        self._require_alive()
+        self._model.clear_cache()
+
+    async def wake(self) -> None:
+        """Return after `engine.sleep.wake_up_s`."""
+        self._require_alive()
+        await asyncio.sleep(self._wake_up_s)
 
     def sizes(self) -> EngineSizes:
         """The model's sizes."""

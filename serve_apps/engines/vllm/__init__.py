@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from headway.config import HeadwayConfig, Role
 from headway.engine.kinds import EngineKind, EngineResources
 from serve_apps.engines.vllm import loading
-from serve_apps.engines.vllm.arguments import caches_prefixes, gpus_of, model_of, worker_bundles
+from serve_apps.engines.vllm.arguments import caches_prefixes, gpus_of, model_of, on_cpu, worker_bundles
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
@@ -36,6 +36,10 @@ def _resources(config: HeadwayConfig, role: Role) -> EngineResources:
     """GPUs in the replica's actor, or one for each of vLLM's own actors in a placement group."""
     bundles = worker_bundles(config, role)
     return EngineResources(gpus=0 if bundles else gpus_of(config, role), bundles=bundles)
+
+
+def _sleeps(config: HeadwayConfig) -> str:
+    return "vLLM does not sleep on CPUs" if on_cpu(config.engine.vllm) else ""
 
 
 def _collector(model: str, traffic: "Traffic", measured: "GatewayMetrics") -> "Collector":
@@ -58,6 +62,7 @@ VLLM = EngineKind(
     model=model_of,
     adapters=lambda config: tuple(config.engine.vllm.adapters),
     caches_prefixes=caches_prefixes,
+    sleeps=_sleeps,
     collector=_collector,
     check_settings=loading.check_settings,
     check_here=loading.check_here,

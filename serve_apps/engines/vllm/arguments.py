@@ -41,6 +41,7 @@ SET_BY: Mapping[str, str] = {
     "max_loras": "engine.lora.at_once",
     "disable_log_stats": "Headway",
     "otlp_traces_endpoint": "tracing.endpoint",
+    "enable_sleep_mode": "pools.ROLE.sleepers",
 }
 """Arguments of vLLM and the settings that have them."""
 
@@ -98,6 +99,7 @@ def engine_arguments(config: HeadwayConfig, role: Role) -> dict[str, Any]:
         "tensor_parallel_size": max(1, gpus),
         # Headway's recorder gets the statistics all the same; this only spares vLLM's own.
         "disable_log_stats": True,
+        **({"enable_sleep_mode": True} if config.pools[role.value].sleepers else {}),
         **_lora(engine),
         **{name: value for name, value in given.items() if value is not None},
         **vllm.args,

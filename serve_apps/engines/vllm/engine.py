@@ -69,7 +69,7 @@ class VllmEngine:
     """
 
     def __init__(self, config: HeadwayConfig, role: Role, engine_id: str) -> None:
-        self.role, self.engine_id = role, engine_id
+        self.role, self.engine_id, self._slept = role, engine_id, 0
         # vLLM loads one after the other as it begins, and keeps the last ones.
         loaded = LoadedAdapters(config.engine.adapters_at_once, config.engine.vllm.adapters)
         self._statistics, self._streams = Statistics(), Streams(adapters=loaded)
@@ -150,6 +150,22 @@ class VllmEngine:
         """What the prefix cache holds, or what changed since then; None where that is not known."""
         book = None if self._events is None else self._events.book
         return None if book is None else book.since(since)
+
+    async def sleep(self, level: int) -> None:
+        """vLLM's sleep: its GPU memory is free, and its prefix cache empty."""
+        self._require_alive()
+        self._slept = level
+        await self._llm.sleep(level=level)
+
+    async def wake(self) -> None:
+        """After level 2 the weights are read again before there is a KV cache."""
+        self._require_alive()
+        if self._slept == 1:
+            await self._llm.wake_up()
+            return
+        await self._llm.wake_up(["weights"])
+        await self._llm.collective_rpc("reload_weights")
+        await self._llm.wake_up(["kv_cache"])
 
     def sizes(self) -> EngineSizes:
         """The engine's sizes, as vLLM found them when it had loaded the model."""

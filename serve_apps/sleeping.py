@@ -1,0 +1,142 @@
+"""A replica that sleeps while it is not wanted, and engines that take turns on a GPU.
+
+    awake ── rest(True) ──▶ falling ── idle for QUIET_S ──▶ asleep ── rest(False) ──▶ waking ──▶ awake
+                               └──────────── rest(False) ───────────────────────────────────────▶ awake
+
+A replica that is not awake says so in its reports, and gateways send it nothing more; what it has ends whole.
+KV that a decode replica may yet fetch counts as work. A call that comes while it sleeps is refused as by a
+replica that is gone, and placed elsewhere.
+
+Engines that share a GPU hold the lock of a file of this machine while they are awake or start: one at a time.
+The kernel takes the lock from a process that dies.
+"""
+
+import asyncio
+import fcntl
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import Context
+from pathlib import Path
+from typing import Any, Literal
+
+from serve_apps.call_server import CallServer
+from serve_apps.engines.protocol import EngineFailed, SleepingEngine
+
+QUIET_S = 2.0
+"""Several periods in which gateways hear of it."""
+
+POLL_S = 0.1
+TURNS = Path(tempfile.gettempdir()) / "headway-gpus"
+
+State = Literal["awake", "falling", "asleep", "waking"]
+logger = logging.getLogger("ray.serve")
+
+
+class GpuTurn:
+    """The right to use some GPUs of this machine; without any it is always there."""
+
+    def __init__(self, gpus: Sequence[str], folder: Path = TURNS) -> None:
+        self._paths, self._held = [folder / f"gpu-{gpu}.lock" for gpu in sorted(gpus)], list[int]()
+
+    def take(self) -> bool:
+        """False while another engine has one of them."""
+        for path in self._paths[len(self._held) :]:
+            path.parent.mkdir(mode=0o777, exist_ok=True)
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(file)
+                self.leave()
+                return False
+            self._held.append(file)
+        return True
+
+    def wait(self) -> None:
+        """Take it as soon as it is free."""
+        while not self.take():
+            time.sleep(POLL_S)
+
+    def leave(self) -> None:
+        """Others may take it."""
+        while self._held:
+            os.close(self._held.pop())
+
+
+class Sleeper:
+    """Puts one engine to sleep and wakes it; all calls belong to one event loop."""
+
+    def __init__(
+        self,
+        engine: SleepingEngine,
+        level: int,
+        calls: CallServer,
+        turn: GpuTurn,
+        idle: Callable[[], bool],
+    ) -> None:
+        """`idle`: True while the engine has nothing that anybody may want."""
+        self._engine, self._level, self._calls, self._turn, self._idle = engine, level, calls, turn, idle
+        self.state: State = "awake"
+        self.waits = False
+        """True while another engine has its GPU."""
+        self._wanted = True
+        self._settling: asyncio.Task[None] | None = None
+
+    def rest(self, asleep: bool) -> None:
+        """Begin to fall asleep, or to wake; nothing where that is so already."""
+        self._wanted = not asleep
+        if self._settling is None or (self._settling.done() and not self._failed):
+            # In a context of its own: Serve cancels with a call whatever was called in its context.
+            self._settling = asyncio.create_task(self._settle(), context=Context())
+
+    def check(self) -> None:
+        """EngineFailed where the engine could not sleep or wake."""
+        if self._failed:
+            assert self._settling is not None
+            raise EngineFailed(f"it can't sleep or wake: {self._settling.exception()}")
+
+    def said(self) -> Mapping[str, Any]:
+        """For reports."""
+        return {"rest": self.state, **({"waits": True} if self.waits else {})}
+
+    @property
+    def _failed(self) -> bool:
+        task = self._settling
+        return task is not None and task.done() and not task.cancelled() and task.exception() is not None
+
+    async def _settle(self) -> None:
+        while self._wanted != (self.state == "awake"):
+            await (self._wake() if self._wanted else self._fall())
+
+    async def _fall(self) -> None:
+        if self.state != "asleep":
+            self.state = "falling"
+        quiet_s = 0.0
+        while self.state == "falling":
+            if self._wanted:
+                self.state = "awake"
+            elif quiet_s < QUIET_S:
+                await asyncio.sleep(POLL_S)
+                quiet_s = quiet_s + POLL_S if self._idle() and not self._calls.busy else 0.0
+            else:
+                # Nothing comes between the last look and this.
+                self._calls.refuses = "it sleeps"
+                await self._engine.sleep(self._level)
+                self._turn.leave()
+                self.state = "asleep"
+
+    async def _wake(self) -> None:
+        self.state = "waking"
+        while self._wanted and not self._turn.take():
+            self.waits = True
+            await asyncio.sleep(POLL_S)
+        self.waits = False
+        if not self._wanted:
+            self.state = "asleep"
+            return
+        await self._engine.wake()
+        self._calls.refuses = ""
+        self.state = "awake"

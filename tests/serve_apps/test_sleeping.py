@@ -1,0 +1,139 @@
+"""A replica that sleeps and wakes, in virtual time, and turns on GPUs."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from serve_apps.call_server import CallServer
+from serve_apps.engines.protocol import EngineFailed
+from serve_apps.sleeping import QUIET_S, GpuTurn, Sleeper
+from tests.engines.virtual_loop import run
+
+TAKES_S = 5.0
+
+
+class Engine:
+    """Takes its time to sleep and to wake; `running` requests are its load."""
+
+    def __init__(self) -> None:
+        self.running, self.log = 0, list[tuple[str, float]]()
+        self.fault: Exception | None = None
+
+    async def sleep(self, level: int) -> None:
+        await self._does(f"sleep {level}")
+
+    async def wake(self) -> None:
+        await self._does("wake")
+
+    async def _does(self, what: str) -> None:
+        await asyncio.sleep(TAKES_S)
+        if self.fault is not None:
+            raise self.fault
+        self.log.append((what, asyncio.get_running_loop().time()))
+
+
+def sleeper(engine: Engine, turn: GpuTurn | None = None) -> tuple[Sleeper, CallServer]:
+    calls = CallServer(lambda: "127.0.0.1", {})
+    return Sleeper(engine, 1, calls, turn or GpuTurn(()), lambda: engine.running == 0), calls
+
+
+def test_it_sleeps_once_it_has_been_idle_and_refuses_calls_until_it_is_awake() -> None:
+    engine = Engine()
+
+    async def scenario() -> None:
+        one, calls = sleeper(engine)
+        engine.running = 1
+        one.rest(True)
+        await asyncio.sleep(60.0)
+        assert (one.state, calls.refuses) == ("falling", "")
+        engine.running = 0
+        await asyncio.sleep(QUIET_S + TAKES_S + 1.0)
+        assert (one.state, calls.refuses) == ("asleep", "it sleeps")
+        one.rest(True)
+        one.rest(False)
+        await asyncio.sleep(TAKES_S / 2.0)
+        assert one.said() == {"rest": "waking"}
+        assert calls.refuses
+        await asyncio.sleep(TAKES_S)
+        assert (one.state, calls.refuses) == ("awake", "")
+
+    run(scenario())
+    assert [what for what, _ in engine.log] == ["sleep 1", "wake"]
+
+
+def test_who_is_wanted_again_while_it_falls_asleep_never_slept() -> None:
+    engine = Engine()
+
+    async def scenario() -> None:
+        one, _ = sleeper(engine)
+        one.rest(True)
+        await asyncio.sleep(QUIET_S / 2.0)
+        one.rest(False)
+        await asyncio.sleep(QUIET_S)
+        assert one.state == "awake"
+
+    run(scenario())
+    assert engine.log == []
+
+
+def test_who_is_wanted_again_while_the_engine_is_put_to_sleep_wakes_after_it() -> None:
+    engine = Engine()
+
+    async def scenario() -> None:
+        one, _ = sleeper(engine)
+        one.rest(True)
+        await asyncio.sleep(QUIET_S + TAKES_S / 2.0)
+        one.rest(False)
+        await asyncio.sleep(2.0 * TAKES_S)
+        assert one.state == "awake"
+
+    run(scenario())
+    assert [what for what, _ in engine.log] == ["sleep 1", "wake"]
+
+
+def test_an_engine_that_can_not_wake_is_broken() -> None:
+    async def scenario() -> None:
+        engine = Engine()
+        one, calls = sleeper(engine)
+        one.rest(True)
+        await asyncio.sleep(QUIET_S + TAKES_S + 1.0)
+        engine.fault = RuntimeError("no memory")
+        one.rest(False)
+        await asyncio.sleep(TAKES_S + 1.0)
+        with pytest.raises(EngineFailed, match="can't sleep or wake: no memory"):
+            one.check()
+        one.rest(False)
+        assert calls.refuses
+
+    run(scenario())
+
+
+def test_it_waits_for_its_gpu_and_sleeps_on_when_it_is_no_longer_wanted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        one, _ = sleeper(Engine(), GpuTurn(["0"], tmp_path))
+        one.rest(True)
+        await asyncio.sleep(QUIET_S + TAKES_S + 1.0)
+        other = GpuTurn(["1", "0"], tmp_path)
+        assert other.take()
+        one.rest(False)
+        await asyncio.sleep(60.0)
+        assert one.said() == {"rest": "waking", "waits": True}
+        one.rest(True)
+        await asyncio.sleep(1.0)
+        assert one.said() == {"rest": "asleep"}
+        one.rest(False)
+        other.leave()
+        await asyncio.sleep(TAKES_S + 1.0)
+        assert one.said() == {"rest": "awake"}
+        assert not other.take()
+
+    run(scenario())
+
+
+def test_who_does_not_get_all_gpus_has_none_of_them(tmp_path: Path) -> None:
+    both, last, first = (GpuTurn(each, tmp_path) for each in (["0", "1"], ["1"], ["0"]))
+    assert last.take()
+    assert not both.take()
+    assert first.take()
+    assert first.take()
