@@ -1,7 +1,7 @@
 """`headway demo --fleet`: six models live on this machine, by one gateway and on one budget of GPUs.
 
 Each has a load of its own: one rises and falls, one steps up, one comes in bursts, two are steady, and one is
-asked so late that it has no replica by then. The budget is less than all want at their crests. What is
+asked so late that it sleeps by then. The budget is less than all want at their crests. What is
 shown comes from `GET /v1/fleet` and from the replays' own totals, nothing else.
 """
 
@@ -36,7 +36,12 @@ from headway_cli.up import running
 GPUS = 8
 COMMON: Mapping[str, Any] = {
     "fleet": {"gpus": GPUS},
-    "engine": {"profile": "llama-3.1-8b_h100_tp1", "time_scale": SPEED, "start_up_s": 2.0},
+    "engine": {
+        "profile": "llama-3.1-8b_h100_tp1",
+        "time_scale": SPEED,
+        "start_up_s": 2.0,
+        "sleep": {"wake_up_s": 1},
+    },
     "slo": {"ttft_ms": 8000.0, "itl_ms": 200.0, "attainment": 0.95},
     "pools": {"mixed": {"max_replicas": 6}},
     "planner": {
@@ -57,7 +62,7 @@ DEPLOYMENTS: Mapping[str, Mapping[str, Any]] = {
         "model": "olmo-7b",
         "slo": {"ttft_ms": 30_000.0},
         "share": {"floor_gpus": 1},
-        "pools": {"mixed": {"min_replicas": 0}},
+        "pools": {"mixed": {"min_replicas": 0, "sleepers": 1}},
     },
 }
 LENGTHS = "input_tokens=600,output_tokens=60"
