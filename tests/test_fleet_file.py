@@ -63,6 +63,11 @@ def test_common_metrics_may_be_whole_in_each_deployment_alone(file: Path) -> Non
         ("priority", "prioriy", "deployments.chat.share.prioriy: unknown key; did you mean 'priority'?"),
         ("ttft_ms: 500,", "ttft_ms: -5,", "slo.ttft_ms: input should be greater than 0, not -5"),
         ("qwen-2.5-7b", "llama-3.1-8b", "deployments.summaries.model: 'llama-3.1-8b' is that of chat, too"),
+        (
+            "model: qwen-2.5-7b",
+            "model: qwen-2.5-7b, aliases: [llama-3.1-8b]",
+            "deployments.summaries.aliases: 'llama-3.1-8b' is that of chat, too",
+        ),
         ("floor_gpus: 2", "floor_gpus: 29", "fleet.gpus: 28 GPUs do not hold the floors of all (chat 29)"),
         (
             "chat:",

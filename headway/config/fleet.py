@@ -175,8 +175,9 @@ def _check_together(path: str | Path, fleet: FleetConfig) -> None:
     """What one deployment alone does not show: models that are there twice, floors that do not fit."""
     whose = dict[str, str]()
     for name, each in fleet.deployments.items():
-        if (other := whose.setdefault(each.model, name)) != name:
-            raise ConfigError(f"{path}: deployments.{name}.model: {each.model!r} is that of {other}, too")
+        for key, model in (("model", each.model), *(("aliases", alias) for alias in each.aliases)):
+            if (other := whose.setdefault(model, name)) != name:
+                raise ConfigError(f"{path}: deployments.{name}.{key}: {model!r} is that of {other}, too")
     for gpu_type, gpus in fleet.budgets.items():
         floors = {name: each.share.floor_gpus for name, each in fleet.of_budget(gpu_type).items()}
         check_fits(path, gpu_type, gpus, floors, "the floors")

@@ -223,6 +223,8 @@ class HeadwayConfig(Settings):
 
     model: str = Field(default="llama-3.1-8b", min_length=1)
     """The model's name, as clients and metrics have it."""
+    aliases: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Further names by which clients may ask our gateway for it; answers and metrics have `model`."""
     slo: SloSettings = SloSettings()
     engine: EngineSettings = EngineSettings()
     pools: Mapping[RoleName, PoolSettings] = Field(default_factory=_disaggregated_pools)

@@ -92,8 +92,7 @@ class Service:
     async def models(self, _: Request) -> Response:
         """The model and its adapters, as a list."""
         identity = self._state.identity
-        names = (identity.model, *identity.adapters)
-        return JSONResponse({"object": "list", "data": [identity.entry(name) for name in names]})
+        return JSONResponse({"object": "list", "data": [identity.entry(name) for name in identity.names]})
 
     async def model(self, request: Request) -> Response:
         """One model by its name."""
@@ -237,8 +236,8 @@ class GatewayApp:
 
     @property
     def models(self) -> Sequence[str]:
-        """The model, then adapters."""
-        return (self.state.identity.model, *self.state.identity.adapters)
+        """The model, then aliases and adapters."""
+        return self.state.identity.names
 
     @property
     def in_flight(self) -> int:

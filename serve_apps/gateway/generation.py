@@ -239,7 +239,7 @@ class Generation:
         """The requests as engines see them, counted, and known to fit; and how their tokens are counted."""
         identity, model = self._state.identity, prompts[0].model
         identity.check(model)
-        record.adapter = "" if model in (None, identity.model) else str(model)
+        record.adapter = str(model) if model in identity.adapters else ""
         # By the whole body: many short prompts take as long as a long one.
         long = body_bytes >= self._state.prompts.long_bytes
         requests, exact = list[EngineRequest](), True

@@ -52,7 +52,7 @@ class Member(Protocol):
 
     @property
     def models(self) -> Sequence[str]:
-        """Its model, then adapters."""
+        """Its model, then aliases and adapters."""
 
     @property
     def in_flight(self) -> int:
@@ -107,9 +107,10 @@ class ManyModels:
     def change(self, apps: Mapping[str, Member]) -> None:
         """From now on these are the deployments. Requests under way go on."""
         self._apps = dict(apps)
-        names = [(name, app.models) for name, app in apps.items()]
-        adapters = {adapter: name for name, models in reversed(names) for adapter in models[1:]}
-        self._by_model = adapters | {models[0]: name for name, models in names}
+        self._by_model = {app.models[0]: name for name, app in apps.items()}
+        for name, app in apps.items():
+            for other in app.models[1:]:
+                self._by_model.setdefault(other, name)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One HTTP request, or the server's start and end."""

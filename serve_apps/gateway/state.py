@@ -39,15 +39,21 @@ class Identity:
     text_counts: Accuracy
     created: int
     adapters: Sequence[str] = ()
+    aliases: Sequence[str] = ()
+
+    @property
+    def names(self) -> Sequence[str]:
+        """All models that clients may ask for, this one first."""
+        return (self.model, *self.aliases, *self.adapters)
 
     def check(self, model: str | None) -> None:
         """UnknownModel for any model but this one and its adapters; no name stands for the one served."""
-        if model is not None and model != self.model and model not in self.adapters:
+        if model is not None and model not in self.names:
             text = f"The model {model!r} does not exist here; {self.model!r} does"
             raise UnknownModel(text, param="model")
 
     def entry(self, name: str) -> dict[str, Any]:
-        """A model as `/v1/models` lists it; an adapter has a `parent`."""
+        """A model as `/v1/models` lists it; an adapter and an alias have a `parent`."""
         return {
             "id": name,
             **({} if name == self.model else {"parent": self.model}),
@@ -75,6 +81,7 @@ def identify(config: HeadwayConfig, prompts: Prompts) -> Identity:
         text_counts=prompts.accuracy,
         created=int(time.time()),
         adapters=tuple(engine_kind(config).adapters(config)),
+        aliases=config.aliases,
     )
 
 

@@ -128,7 +128,7 @@ def test_any_pattern_is_matched_or_refused(pattern: str):
 
 
 def auxiliary(path: str, **fields: Any) -> tuple[int, Any]:
-    status, body = answer_auxiliary(AuxiliaryCall("POST", path, json.dumps(fields).encode()), "m", 1000)
+    status, body = answer_auxiliary(AuxiliaryCall("POST", path, json.dumps(fields).encode()), ["m"], 1000)
     return status, json.loads(body)
 
 

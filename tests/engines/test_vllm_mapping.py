@@ -65,7 +65,7 @@ def test_settings_become_arguments_and_args_pass_through():
     }
     assert engine_arguments(load_config(None, VLLM | settings), Role.DECODE) == {
         "model": "org/name",
-        "served_model_name": "m",
+        "served_model_name": ["m"],
         "dtype": "float32",
         "max_model_len": 2048,
         "max_num_seqs": 16,

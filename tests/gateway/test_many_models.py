@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,17 @@ async def _no_budget() -> Mapping[str, Any]:
     return {"gpus": 8, "deployments": [chat, code]}
 
 
-def many(access: Access = ANY, models: Mapping[str, str] = MODELS, **backend: Any) -> ManyModels:
+def many(
+    access: Access = ANY,
+    models: Mapping[str, str] = MODELS,
+    aliases: Mapping[str, Sequence[str]] | None = None,
+    **backend: Any,
+) -> ManyModels:
     front = ManyModels(access, _no_budget)
     front.change(
         {
             name: make_app(
-                HeadwayConfig.model_validate({"model": model}),
+                HeadwayConfig.model_validate({"model": model, "aliases": (aliases or {}).get(name, ())}),
                 ScriptedBackend(chunks(name), **{"loads": LOADS, **backend}),
                 access=access,
             )
@@ -67,6 +72,14 @@ def test_a_request_goes_to_the_deployment_of_its_model(name: str) -> None:
     counted = {each: asked(front, "GET", f"/deployments/{each}/metrics").text for each in MODELS}
     ended = {each: f'outcome="ok"}} {float(each == name)}' in page for each, page in counted.items()}
     assert ended == dict.fromkeys(MODELS, True)
+
+
+def test_an_alias_is_served_as_its_model() -> None:
+    front = many(aliases={"code": ["gpt-4o", "default"]})
+    answer = completion(front, {**PROMPT, "model": "gpt-4o"})
+    assert answer.json()["model"] == "codestral"
+    assert "gpt-4o" not in asked(front, "GET", "/metrics").text
+    assert asked(front, "GET", "/v1/models/gpt-4o").json()["parent"] == "codestral"
 
 
 @pytest.mark.parametrize(

@@ -96,20 +96,21 @@ MOST_DIMENSIONS = 8192
 MOST_INPUTS = 2048
 
 
-def answer_auxiliary(question: AuxiliaryCall, model: str, longest_tokens: int) -> AuxiliaryAnswer:
+def answer_auxiliary(question: AuxiliaryCall, names: Sequence[str], longest_tokens: int) -> AuxiliaryAnswer:
     """An HTTP status and JSON, as vLLM's server has them."""
     try:
         if question.path == "/version":
             document: dict[str, Any] = {"version": version("headway"), "simulated": True}
         else:
-            document = _answer(question.path, json_object(question.body), model, longest_tokens)
+            document = _answer(question.path, json_object(question.body), names, longest_tokens)
     except Refused as refused:
         return AuxiliaryAnswer(refused.status, refused.body)
     return AuxiliaryAnswer(200, json.dumps(document).encode())
 
 
-def _answer(path: str, body: dict[str, Any], model: str, longest_tokens: int) -> dict[str, Any]:
-    if (name := body.get("model")) not in (None, model):
+def _answer(path: str, body: dict[str, Any], names: Sequence[str], longest_tokens: int) -> dict[str, Any]:
+    model = names[0]
+    if (name := body.get("model")) not in (None, *names):
         raise refusal(f"The model {name!r} does not exist here; {model!r} does", "model")
     match path:
         case "/tokenize":

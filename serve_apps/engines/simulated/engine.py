@@ -115,7 +115,7 @@ class SimulatedEngine:
             config.engine.max_model_tokens or self._model.capacity_tokens, self._model.capacity_tokens
         )
         self._parts: dict[str, _Part] = {}
-        self._model_name = config.model
+        self._names = (config.model, *config.aliases)
         self._held: dict[str, _HeldKv] = {}
         self._releases: list[tuple[float, str]] = []
         lora = config.engine.lora
@@ -149,7 +149,7 @@ class SimulatedEngine:
     async def auxiliary(self, question: AuxiliaryCall) -> AuxiliaryAnswer:
         """Embeddings, token ids, the version: at once, and without being load."""
         self._require_alive()
-        return answer_auxiliary(question, self._model_name, self._longest_tokens)
+        return answer_auxiliary(question, self._names, self._longest_tokens)
 
     def _answer(self, request: EngineRequest, kv: KvHandle | None) -> AsyncGenerator[TokenChunk, None]:
         """What a client sent, answered in its form."""

@@ -317,7 +317,6 @@ def _namespace(arguments: Mapping[str, Any], client: MeteredClient) -> Namespace
     namespace: Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args([])
     for name, value in arguments.items():
         setattr(namespace, name, value)
-    namespace.served_model_name = [arguments["served_model_name"]]
     namespace.structured_outputs_config = client.vllm_config.structured_outputs_config
     namespace.enable_prompt_tokens_details = True
     return namespace

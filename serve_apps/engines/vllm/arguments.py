@@ -94,7 +94,7 @@ def engine_arguments(config: HeadwayConfig, role: Role) -> dict[str, Any]:
         # A progress bar is of no use in a replica's log.
         "use_tqdm_on_load": False,
         "model": model_of(config),
-        "served_model_name": config.model,
+        "served_model_name": [config.model, *config.aliases],
         "dtype": vllm.dtype,
         "tensor_parallel_size": max(1, gpus),
         # Headway's recorder gets the statistics all the same; this only spares vLLM's own.
