@@ -20,6 +20,7 @@ from headway.loadgen.client import error_text
 from headway.loadgen.plan import authorisation, base_url
 from headway_cli.errors import CliError
 from headway_cli.flags import option
+from headway_cli.ownership import running_url
 
 URL_VARIABLE = "HEADWAY_URL"
 Document = TypeVar("Document", bound=BaseModel)
@@ -32,7 +33,12 @@ TIMEOUT_S = 10.0
 LONGEST_ANSWER = 64 << 20
 
 UrlOption = Annotated[
-    str | None, option("URL", f"The server; default: {URL_VARIABLE}, or {DEFAULT_URL}.", "--url")
+    str | None,
+    option(
+        "URL",
+        f"The server; default: {URL_VARIABLE}, or what headway up runs here, or {DEFAULT_URL}.",
+        "--url",
+    ),
 ]
 KeyVariable = Annotated[str, option("NAME", "Environment variable that holds the API key.", "--api-key-env")]
 
@@ -109,10 +115,11 @@ def parse(model: type[Document], document: object, server: ControlClient, path: 
 
 
 def client(url: str | None, key_variable: str = KEY_VARIABLE) -> ControlClient:
-    """The client for `--url`, or else for HEADWAY_URL, or else for the default address."""
-    return ControlClient(
-        url=url or os.environ.get(URL_VARIABLE) or DEFAULT_URL, api_key=os.environ.get(key_variable)
-    )
+    """The client for `--url`, or else for HEADWAY_URL, for what this user's `headway up` runs, or for the
+    default address.
+    """
+    found = url or os.environ.get(URL_VARIABLE) or running_url() or DEFAULT_URL
+    return ControlClient(url=found, api_key=os.environ.get(key_variable))
 
 
 def _refusal(error: HTTPError) -> str:

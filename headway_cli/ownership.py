@@ -104,6 +104,12 @@ def current_or_none() -> Owner | None:
         return None
 
 
+def running_url() -> str | None:
+    """Where this user's `up` serves; None where none is up, or none serves yet."""
+    owner = current_or_none() if _file().is_file() else None
+    return None if owner is None else owner.url
+
+
 def already_up(owner: Owner | None) -> str:
     """One line on what is up."""
     if owner is None:

@@ -20,7 +20,7 @@ from rich.console import Console
 from headway.planning.documents import StatusDocument
 from headway.planning.records import DecisionRecord
 from headway.words import clock
-from headway_cli import decisions
+from headway_cli import decisions, ownership
 from headway_cli.control import ControlClient
 from headway_cli.decisions import DecisionTable, roles_of
 from headway_cli.status import status_view
@@ -325,6 +325,18 @@ def test_the_address_and_key_of_the_environment(
     assert headway(capsys, "status").code == 0
     assert headway(capsys, "status", "--api-key-env", "OTHER_KEY").code == 0
     assert list(dict.fromkeys(control.authorisations)) == ["Bearer secret", "Bearer other"]
+
+
+def test_the_address_of_what_this_user_runs(
+    control: Control, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert "127.0.0.1:8000" in headway(capsys, "status").complaint()
+    assert not list(tmp_path.iterdir())
+    with ownership.owning():
+        ownership.announce(control.url, None)
+        assert headway(capsys, "status").code == 0
+    assert "127.0.0.1:8000" in headway(capsys, "status").complaint()
 
 
 @pytest.mark.parametrize("verb", ["status", "decisions", "offload-traces", "set"])
