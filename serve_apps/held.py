@@ -63,6 +63,12 @@ class HeldRequests:
         starts = self._held or asyncio.get_running_loop().time() < self._serves_s
         return "starting" if starts else "asleep"
 
+    @property
+    def serves_in_s(self) -> float | None:
+        """Seconds until a replica that was asked for should serve; None where that is not known, or over."""
+        left_s = self._serves_s - asyncio.get_running_loop().time()
+        return left_s if left_s > 0.0 and not self._lacks_gpus else None
+
     def close(self) -> None:
         """Tell nobody any more."""
         if self._telling is not None:

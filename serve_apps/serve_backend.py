@@ -290,7 +290,7 @@ class ServeBackend:
         waited_s = time.monotonic() - self._began_s
         if self._client is not None and not self._client.met and waited_s < self._phases.wait_s:
             return Readiness(ok=False, reason="the router has not answered yet")
-        return Readiness(ok=True, empty=self._held.state)
+        return Readiness(ok=True, empty=self._held.state, serves_in_s=self._held.serves_in_s)
 
     def replicas(self) -> Sequence[ReplicaLoad]:
         """The running replicas and what they last said of themselves."""

@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from contextlib import aclosing, closing, suppress
 from functools import partial
+from math import ceil
 from types import TracebackType
 from typing import TypeVar
 
@@ -229,9 +230,20 @@ class Generation:
         if not stream:
             return WholeAnswer(channel, headers)
         every_s = self._state.settings.heartbeat_s
-        return (
-            StreamedAnswer(channel, headers) if every_s is None else BeatingAnswer(channel, headers, every_s)
-        )
+        if every_s is None:
+            return StreamedAnswer(channel, headers)
+        return BeatingAnswer(channel, headers, every_s, self._waits)
+
+    def _waits(self) -> HeaderList:
+        """What a request is told of a model without a replica."""
+        backend = self._state.traffic.backend
+        readiness = backend.ready()
+        if not readiness.ok or backend.replicas():
+            return ()
+        headers = [(b"x-headway-model-state", readiness.empty.encode())]
+        if readiness.serves_in_s is not None:
+            headers.append((b"x-headway-serves-in-s", b"%d" % ceil(readiness.serves_in_s)))
+        return headers
 
     async def _engine_requests(
         self, prompts: Sequence[GenerationRequest], body_bytes: int, record: RequestRecord

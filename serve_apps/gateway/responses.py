@@ -132,10 +132,14 @@ HEARTBEAT = b": headway\n\n"
 class BeatingAnswer(StreamedAnswer):
     """Server-sent events, and a comment whenever there were none for `every_s`."""
 
-    __slots__ = ("_beat", "_every_s", "_sending", "_sent_s")
+    __slots__ = ("_beat", "_every_s", "_sending", "_sent_s", "_waits")
 
-    def __init__(self, channel: Channel, headers: HeaderList, every_s: float) -> None:
+    def __init__(
+        self, channel: Channel, headers: HeaderList, every_s: float, waits: Callable[[], HeaderList]
+    ) -> None:
+        """`waits` are headers for what has nothing to say yet when it begins."""
         super().__init__(channel, headers)
+        self._waits = waits
         self._every_s, self._sent_s = every_s, asyncio.get_running_loop().time()
         self._sending, self._beat = asyncio.Lock(), asyncio.create_task(self._beats())
 
@@ -161,8 +165,10 @@ class BeatingAnswer(StreamedAnswer):
             due_s = self._sent_s + self._every_s - asyncio.get_running_loop().time()
             if due_s > 0:
                 await asyncio.sleep(due_s)
-            else:
-                await self.part(HEARTBEAT)
+                continue
+            if not self._channel.started:
+                self.add_headers(self._waits())
+            await self.part(HEARTBEAT)
 
 
 class WholeAnswer:

@@ -12,12 +12,12 @@ import pytest
 from headway.config import HeadwayConfig
 from serve_apps.engines.protocol import TokenChunk
 from serve_apps.faults import InvalidRequest
-from serve_apps.gateway.backend import RefusedByEngine
+from serve_apps.gateway.backend import Readiness, RefusedByEngine
 from serve_apps.gateway.prompts import BYTES_PER_TOKEN
 from serve_apps.gateway.reading import CallReader
 from serve_apps.gateway.responses import CHAT_COMPLETIONS, COMPLETIONS, HEARTBEAT, RESPONSES
 from tests.gateway.conftest import client
-from tests.gateway.doubles import ScriptedBackend, Step
+from tests.gateway.doubles import LOADS, ScriptedBackend, Step
 from tests.gateway.serving import Running, ask_in_no_time, get, post, serving, until
 from tests.patience import PATIENCE_S
 
@@ -86,6 +86,17 @@ def test_a_silent_stream_has_heartbeats_and_no_other() -> None:
     assert said.content == 3 * HEARTBEAT + b'data: {"error": {}}\n\ndata: [DONE]\n\n'
     backend.script = [1.0, *answered(b"{}")]
     assert ask_in_no_time(MIXED, backend, PATH, {})[0].content == b"{}"
+
+
+def test_a_stream_that_begins_without_a_replica_says_when_one_should_serve() -> None:
+    asleep = Readiness(ok=True, empty="starting", serves_in_s=11.2)
+    backend = ScriptedBackend([1.0, *answered(b"data: [DONE]\n\n")], readiness=asleep)
+    said, _ = ask_in_no_time(MIXED, backend, PATH, {"stream": True})
+    assert said.headers["x-headway-model-state"] == "starting"
+    assert said.headers["x-headway-serves-in-s"] == "12"
+    backend.loads = LOADS
+    said, _ = ask_in_no_time(MIXED, backend, PATH, {"stream": True})
+    assert "x-headway-model-state" not in said.headers
 
 
 def test_tokens_without_bytes_have_their_time_and_no_event() -> None:
