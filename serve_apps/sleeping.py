@@ -18,6 +18,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import Context
 from pathlib import Path
 from typing import Any, Literal
@@ -44,8 +45,11 @@ class GpuTurn:
     def take(self) -> bool:
         """False while another engine has one of them."""
         for path in self._paths[len(self._held) :]:
-            path.parent.mkdir(mode=0o777, exist_ok=True)
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            with suppress(FileExistsError):
+                path.parent.mkdir()
+                # For engines of other users, too.
+                path.parent.chmod(0o1777)
+            file = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
