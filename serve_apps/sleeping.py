@@ -29,7 +29,8 @@ QUIET_S = 2.0
 """Several periods in which gateways hear of it."""
 
 POLL_S = 0.1
-TURNS = Path(tempfile.gettempdir()) / "headway-gpus"
+TURNS = Path(tempfile.gettempdir()) / f"headway-gpus-{os.getuid()}"
+"""One a user: GPUs are shared inside one Ray, and others are not to hold these locks."""
 
 State = Literal["awake", "falling", "asleep", "waking"]
 logger = logging.getLogger("ray.serve")
@@ -42,10 +43,12 @@ class GpuTurn:
         self._paths, self._held = [folder / f"gpu-{gpu}.lock" for gpu in sorted(gpus)], list[int]()
 
     def take(self) -> bool:
-        """False while another engine has one of them."""
+        """False while another engine has one of them. EngineFailed where the folder is another user's."""
         for path in self._paths[len(self._held) :]:
-            path.parent.mkdir(mode=0o777, exist_ok=True)
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            if path.parent.lstat().st_uid != os.getuid():
+                raise EngineFailed(f"{path.parent} belongs to another user; locks of GPUs can't be there")
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -56,7 +59,7 @@ class GpuTurn:
         return True
 
     def wait(self) -> None:
-        """Take it as soon as it is free."""
+        """Take it as soon as it is free. EngineFailed."""
         while not self.take():
             time.sleep(POLL_S)
 

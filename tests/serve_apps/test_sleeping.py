@@ -1,6 +1,8 @@
 """A replica that sleeps and wakes, in virtual time, and turns on GPUs."""
 
 import asyncio
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -137,3 +139,16 @@ def test_who_does_not_get_all_gpus_has_none_of_them(tmp_path: Path) -> None:
     assert not both.take()
     assert first.take()
     assert first.take()
+
+
+def test_locks_are_private_and_a_folder_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = GpuTurn(["0"], tmp_path / "turns")
+    assert turn.take()
+    folder, lock = tmp_path / "turns", tmp_path / "turns" / "gpu-0.lock"
+    assert [stat.S_IMODE(each.stat().st_mode) for each in (folder, lock)] == [0o700, 0o600]
+    turn.leave()
+    monkeypatch.setattr(os, "getuid", lambda: (tmp_path / "turns").stat().st_uid + 1)
+    with pytest.raises(EngineFailed, match="turns belongs to another user"):
+        turn.take()
