@@ -17,7 +17,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
 from pathlib import Path
 from typing import Any, Literal
@@ -79,9 +79,14 @@ class Sleeper:
         calls: CallServer,
         turn: GpuTurn,
         idle: Callable[[], bool],
+        *,
+        within_s: float,
     ) -> None:
-        """`idle`: True while the engine has nothing that anybody may want."""
+        """`idle`: True while the engine has nothing that anybody may want. One that takes longer than
+        `within_s` to sleep or wake has failed.
+        """
         self._engine, self._level, self._calls, self._turn, self._idle = engine, level, calls, turn, idle
+        self._within_s = within_s
         self.state: State = "awake"
         self.waits = False
         """True while another engine has its GPU."""
@@ -127,7 +132,7 @@ class Sleeper:
             else:
                 # Nothing comes between the last look and this.
                 self._calls.refuses = "it sleeps"
-                await self._engine.sleep(self._level)
+                await self._in_time(self._engine.sleep(self._level))
                 self._turn.leave()
                 self.state = "asleep"
 
@@ -140,6 +145,13 @@ class Sleeper:
         if not self._wanted:
             self.state = "asleep"
             return
-        await self._engine.wake()
+        await self._in_time(self._engine.wake())
         self._calls.refuses = ""
         self.state = "awake"
+
+    async def _in_time(self, work: Awaitable[None]) -> None:
+        try:
+            async with asyncio.timeout(self._within_s):
+                await work
+        except TimeoutError as error:
+            raise EngineFailed(f"no end of it after {self._within_s:g} s") from error
