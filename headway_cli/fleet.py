@@ -182,9 +182,9 @@ def run_least(jobs: Mapping[str, Job], types: Iterable[str], progress: Progress 
                 high, found = middle, tried
         uses |= {use.name: use for use in found.deployments}
         gpus += high
-        of_type = plural(high, f"{gpu_type} GPU".lstrip())
+        of_type = f"{plural(high, f'{gpu_type} GPU'.lstrip())} suffice{'s' if high == 1 else ''}"
         said.append(
-            f"{of_type} suffice for what {free.most_gpus():.0f} keep, the most that all want at once"
+            f"{of_type} for what is kept with {free.most_gpus():.0f}, the most that all want at once"
             + (f"; with {low}, {short} of what can be kept" if short else "")
         )
     return FleetReport(gpus=gpus, whole=BudgetUse(deployments=[uses[name] for name in jobs]), least=said)

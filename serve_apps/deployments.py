@@ -235,7 +235,8 @@ class EngineReplica:
         self._sleeper: Sleeper | None = None
         if config.pools[self.role.value].sleepers:
             engine, level = cast("SleepingEngine", self._engine), config.engine.sleep.level
-            self._sleeper = Sleeper(engine, level, self._calls, turn, self._idle)
+            within_s = config.engine.ready_within_s
+            self._sleeper = Sleeper(engine, level, self._calls, turn, self._idle, within_s=within_s)
 
     def _turn(self, config: HeadwayConfig) -> GpuTurn:
         """On the GPUs that Ray gave this replica, where engines share them."""

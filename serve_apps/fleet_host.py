@@ -105,6 +105,7 @@ class FleetGateway(GatewayReplica):
             self._models[name] = made
         for name in gone:
             if name not in fresh:
+                self._models[name].end_held(f"{name} is no longer served here")
                 self._let_go(self._models.pop(name))
         ordered = {name: self._models[name] for name in user_config.get("deployments", {})}
         self._front.change({name: each.app for name, each in ordered.items()})

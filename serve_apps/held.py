@@ -46,14 +46,14 @@ class HeldRequests:
         self._longest_s |= dict.fromkeys(may_be_empty, max(start_wait_s, AT_LEAST_S))
         self._told_of = frozenset(may_be_empty)
         self._held, self._serves_s, self._lacks_gpus = 0, 0.0, False
+        self._over = ""
         self._begun = asyncio.Event()
         self._telling: asyncio.Task[None] | None = None
 
     async def staffed(self, *roles: Role) -> None:
-        """Return when these pools have a replica each. NotReady."""
-        for role in roles:
-            if not len(self._pools[role]):
-                await self._first_replica(role)
+        """Return when these pools have a replica each, all at one time. NotReady."""
+        while empty := [role for role in roles if not len(self._pools[role])]:
+            await self._first_replica(empty[0])
 
     @property
     def state(self) -> EmptyState:
@@ -69,6 +69,12 @@ class HeldRequests:
         left_s = self._serves_s - asyncio.get_running_loop().time()
         return left_s if left_s > 0.0 and not self._lacks_gpus else None
 
+    def end(self, why: str) -> None:
+        """No replica comes any more: requests that wait for one end now."""
+        self._over = why
+        for pool in self._pools.values():
+            pool.wake()
+
     def close(self) -> None:
         """Tell nobody any more."""
         if self._telling is not None:
@@ -80,6 +86,8 @@ class HeldRequests:
         try:
             async with asyncio.timeout(longest_s):
                 while not len(pool):
+                    if self._over:
+                        raise NotReady(self._over)
                     await pool.change()
             self._serves_s = 0.0
         except TimeoutError:

@@ -185,14 +185,15 @@ class Membership:
             return False
         return True
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Have those look again that wait for a change."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
     def _changed(self) -> None:
-        self._wake()
+        self.wake()
         for watcher in self._watchers:
             watcher()
 
@@ -223,7 +224,7 @@ class Membership:
         if member := self._members.get(replica):
             member.prompt_tokens -= member.requests.pop(request, 0)
             if self._in_line:
-                self._wake()
+                self.wake()
 
     def saturated(self, now_s: float, role: Role = Role.MIXED) -> bool:
         """True if there are replicas, and all are saturated; suspects do not count beside others."""

@@ -90,6 +90,10 @@ class ModelGateway:
         if self.app.live is not None:
             self.app.live.end()
 
+    def end_held(self, why: str) -> None:
+        """End requests that wait for a replica, as none comes any more."""
+        self._backend.end_held(why)
+
     async def close(self) -> None:
         """Do nothing any more."""
         for task in self._tasks:

@@ -300,6 +300,10 @@ class ServeBackend:
         """Counts of what was routed."""
         return RoutingCounts() if self._client is None else self._client.counts
 
+    def end_held(self, why: str) -> None:
+        """End requests that wait for a replica, as none comes any more."""
+        self._held.end(why)
+
     async def close(self) -> None:
         """Stop talking to the router and to replicas."""
         if self._client is not None:

@@ -17,8 +17,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
 from pathlib import Path
 from typing import Any, Literal
@@ -30,7 +29,8 @@ QUIET_S = 2.0
 """Several periods in which gateways hear of it."""
 
 POLL_S = 0.1
-TURNS = Path(tempfile.gettempdir()) / "headway-gpus"
+TURNS = Path(tempfile.gettempdir()) / f"headway-gpus-{os.getuid()}"
+"""One a user: GPUs are shared inside one Ray, and others are not to hold these locks."""
 
 State = Literal["awake", "falling", "asleep", "waking"]
 logger = logging.getLogger("ray.serve")
@@ -43,13 +43,12 @@ class GpuTurn:
         self._paths, self._held = [folder / f"gpu-{gpu}.lock" for gpu in sorted(gpus)], list[int]()
 
     def take(self) -> bool:
-        """False while another engine has one of them."""
+        """False while another engine has one of them. EngineFailed where the folder is another user's."""
         for path in self._paths[len(self._held) :]:
-            with suppress(FileExistsError):
-                path.parent.mkdir()
-                # For engines of other users, too.
-                path.parent.chmod(0o1777)
-            file = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            if path.parent.lstat().st_uid != os.getuid():
+                raise EngineFailed(f"{path.parent} belongs to another user; locks of GPUs can't be there")
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -60,7 +59,7 @@ class GpuTurn:
         return True
 
     def wait(self) -> None:
-        """Take it as soon as it is free."""
+        """Take it as soon as it is free. EngineFailed."""
         while not self.take():
             time.sleep(POLL_S)
 
@@ -80,9 +79,14 @@ class Sleeper:
         calls: CallServer,
         turn: GpuTurn,
         idle: Callable[[], bool],
+        *,
+        within_s: float,
     ) -> None:
-        """`idle`: True while the engine has nothing that anybody may want."""
+        """`idle`: True while the engine has nothing that anybody may want. One that takes longer than
+        `within_s` to sleep or wake has failed.
+        """
         self._engine, self._level, self._calls, self._turn, self._idle = engine, level, calls, turn, idle
+        self._within_s = within_s
         self.state: State = "awake"
         self.waits = False
         """True while another engine has its GPU."""
@@ -128,7 +132,7 @@ class Sleeper:
             else:
                 # Nothing comes between the last look and this.
                 self._calls.refuses = "it sleeps"
-                await self._engine.sleep(self._level)
+                await self._in_time(self._engine.sleep(self._level))
                 self._turn.leave()
                 self.state = "asleep"
 
@@ -141,6 +145,13 @@ class Sleeper:
         if not self._wanted:
             self.state = "asleep"
             return
-        await self._engine.wake()
+        await self._in_time(self._engine.wake())
         self._calls.refuses = ""
         self.state = "awake"
+
+    async def _in_time(self, work: Awaitable[None]) -> None:
+        try:
+            async with asyncio.timeout(self._within_s):
+                await work
+        except TimeoutError as error:
+            raise EngineFailed(f"no end of it after {self._within_s:g} s") from error

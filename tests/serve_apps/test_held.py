@@ -148,3 +148,34 @@ def test_of_a_pool_that_keeps_a_replica_the_planner_hears_nothing():
 
     on_virtual_time(scenario)
     assert planner.told == []
+
+
+def test_who_waits_for_a_deployment_that_is_removed_is_told_at_once():
+    async def scenario() -> None:
+        _, held = gateway(Planner())
+        waiting = asyncio.create_task(held.staffed(Role.MIXED))
+        await asyncio.sleep(3.0)
+        held.end("rare is no longer served here")
+        with pytest.raises(NotReady, match=r"^rare is no longer served here$"):
+            await waiting
+        assert asyncio.get_running_loop().time() == pytest.approx(3.0)
+        held.close()
+
+    on_virtual_time(scenario)
+
+
+def test_a_pool_that_empties_while_another_is_waited_for_is_waited_for_again():
+    async def scenario() -> None:
+        pools = {Role.PREFILL: Membership(), Role.DECODE: Membership()}
+        held = HeldRequests(pools, LONGEST_S, pools, START_WAIT_S, Planner().hear)
+        waiting = asyncio.create_task(held.staffed(*pools))
+        for first, second in ((Role.PREFILL, Role.DECODE), (Role.DECODE, Role.PREFILL)):
+            pools[second].update([])
+            pools[first].update([("one", {})])
+            await asyncio.sleep(1.0)
+            assert not waiting.done()
+        pools[Role.PREFILL].update([("one", {})])
+        await waiting
+        held.close()
+
+    on_virtual_time(scenario)

@@ -1,6 +1,8 @@
 """A replica that sleeps and wakes, in virtual time, and turns on GPUs."""
 
 import asyncio
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from serve_apps.engines.protocol import EngineFailed
 from serve_apps.sleeping import QUIET_S, GpuTurn, Sleeper
 from tests.engines.virtual_loop import run
 
-TAKES_S = 5.0
+TAKES_S, WITHIN_S = 5.0, 50.0
 
 
 class Engine:
@@ -35,7 +37,9 @@ class Engine:
 
 def sleeper(engine: Engine, turn: GpuTurn | None = None) -> tuple[Sleeper, CallServer]:
     calls = CallServer(lambda: "127.0.0.1", {})
-    return Sleeper(engine, 1, calls, turn or GpuTurn(()), lambda: engine.running == 0), calls
+    return Sleeper(
+        engine, 1, calls, turn or GpuTurn(()), lambda: engine.running == 0, within_s=WITHIN_S
+    ), calls
 
 
 def test_it_sleeps_once_it_has_been_idle_and_refuses_calls_until_it_is_awake() -> None:
@@ -137,3 +141,33 @@ def test_who_does_not_get_all_gpus_has_none_of_them(tmp_path: Path) -> None:
     assert not both.take()
     assert first.take()
     assert first.take()
+
+
+def test_locks_are_private_and_a_folder_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = GpuTurn(["0"], tmp_path / "turns")
+    assert turn.take()
+    folder, lock = tmp_path / "turns", tmp_path / "turns" / "gpu-0.lock"
+    assert [stat.S_IMODE(each.stat().st_mode) for each in (folder, lock)] == [0o700, 0o600]
+    turn.leave()
+    monkeypatch.setattr(os, "getuid", lambda: (tmp_path / "turns").stat().st_uid + 1)
+    with pytest.raises(EngineFailed, match="turns belongs to another user"):
+        turn.take()
+
+
+def test_an_engine_that_does_not_end_waking_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        engine = Engine()
+        one, _ = sleeper(engine)
+        one.rest(True)
+        await asyncio.sleep(QUIET_S + TAKES_S + 1.0)
+        monkeypatch.setitem(globals(), "TAKES_S", 1e6)
+        one.rest(False)
+        await asyncio.sleep(WITHIN_S - 1.0)
+        one.check()
+        await asyncio.sleep(2.0)
+        with pytest.raises(EngineFailed, match="no end of it after 50 s"):
+            one.check()
+
+    run(scenario())
