@@ -22,6 +22,8 @@ from actors.stored import Kind, put, read
 from headway.config import ConfigError, FleetConfig, HeadwayConfig
 from headway.config.fleet import ONCE, check_fits
 from headway.planning import policy_settings
+from headway.planning.deciding import gpus as gpus_of
+from headway.planning.deciding import one_each
 from headway.words import plural
 from headway_cli.deployment import CONTROL_ALONE, Form, Say, delete_one, run, wait_until_running
 from headway_cli.errors import CliError
@@ -66,7 +68,9 @@ def _check_targets(path: str, fleet: FleetConfig) -> None:
 
 
 def _check_minimums(path: str, fleet: FleetConfig) -> None:
-    """ConfigError where not even the least replicas of all find room in the common budget."""
+    """ConfigError where not even the least replicas of all find room in the common budget, or beside those of
+    the others what a deployment needs to serve.
+    """
     for gpu_type, gpus in fleet.budgets.items():
         pools = {name: policy_settings(each).limits for name, each in fleet.of_budget(gpu_type).items()}
         least = {
@@ -74,6 +78,9 @@ def _check_minimums(path: str, fleet: FleetConfig) -> None:
             for name, own in pools.items()
         }
         check_fits(path, gpu_type, gpus, least, "min_replicas")
+        for name, own in pools.items():
+            beside = {**least, name: gpus_of(one_each(own), own)}
+            check_fits(path, gpu_type, gpus, beside, f"a replica of each pool of {name} beside min_replicas")
 
 
 def _own(config: HeadwayConfig, common: HeadwayConfig) -> Any:  # noqa: ANN401 - its gateway's settings

@@ -72,6 +72,11 @@ def check_budget(limits: Mapping[Role, PoolLimits], budget: int | None, where: s
         )
 
 
+def one_each(limits: Mapping[Role, PoolLimits]) -> Mapping[Role, int]:
+    """The fewest replicas that serve."""
+    return {role: max(1, pool.min_replicas) for role, pool in limits.items()}
+
+
 def gpus(counts: Mapping[Role, int], limits: Mapping[Role, PoolLimits]) -> int:
     """GPUs that replica counts occupy."""
     return sum(count * limits[role].gpus_per_replica for role, count in counts.items())

@@ -82,13 +82,15 @@ ROUNDING = 1e-9
 class GpuLosses:
     """`lost_rps` f8[W − m + 1], requests/s lost with m, m + 1, … W GPUs. PlanningError if that ever rises.
 
-    What is held without a loss comes in steps of `unit_gpus`: of others no replica can be made. `held_gpus`
-    are had now, and `moving` is the φ of the theory. `waiting` are requests that wait for a first replica.
+    What is held without a loss comes in steps of `unit_gpus`: of others no replica can be made, and of fewer
+    than `first_gpus` above the minimum nothing that serves. `held_gpus` are had now, and `moving` is the φ of
+    the theory. `waiting` are requests that wait for a first replica.
     """
 
     minimum_gpus: int
     lost_rps: FloatArray
     unit_gpus: int = 1
+    first_gpus: int = 0
     held_gpus: int = 0
     moving: float = 0.0
     waiting: float = 0.0
@@ -110,12 +112,16 @@ class GpuLosses:
         most = self.whole(min(most, self.wanted_gpus))
         least = self.whole(min(least, most))
         held = self.lost_rps[least - self.minimum_gpus : most - self.minimum_gpus + 1]
-        return replace(self, minimum_gpus=least, lost_rps=held)
+        first = self.first_gpus if least == self.minimum_gpus else 0
+        return replace(self, minimum_gpus=least, lost_rps=held, first_gpus=first)
 
     def whole(self, gpus: int) -> int:
         """At most `gpus`, and at least the minimum, so that all of them make replicas."""
-        above = max(0, gpus - self.minimum_gpus)
-        return self.minimum_gpus + above - above % self.unit_gpus
+        return self.minimum_gpus + self.more(gpus - self.minimum_gpus)
+
+    def more(self, gpus: int) -> int:
+        """What of so many above the minimum is of use."""
+        return gpus - gpus % self.unit_gpus if gpus >= max(1, self.first_gpus) else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,8 +312,7 @@ def _divide(losses: Sequence[GpuLosses], weights: Sequence[float], spare: int) -
         left -= given[-1]
     given.reverse()
     for at, one in enumerate(losses):
-        more = min(left, len(one.lost_rps) - 1 - given[at])
-        more -= more % one.unit_gpus
+        more = one.more(min(left + given[at], len(one.lost_rps) - 1)) - given[at]
         given[at] += more
         left -= more
     return given
@@ -405,7 +410,12 @@ def gpu_losses(pools: Mapping[Role, PoolDemand], rate_rps: float) -> GpuLosses:
     for pool in pools.values():
         shares, _ = spend(shares, pool.lost(), pool.limits.gpus_per_replica)
     unit = gcd(*(pool.limits.gpus_per_replica for pool in pools.values()))
-    return GpuLosses(minimum_gpus=minimum, lost_rps=rate_rps * np.minimum(shares, 1.0), unit_gpus=unit)
+    # A request needs every pool.
+    first = sum(
+        pool.limits.gpus_per_replica for pool in pools.values() if pool.wanted > pool.limits.min_replicas == 0
+    )
+    lost = rate_rps * np.minimum(shares, 1.0)
+    return GpuLosses(minimum_gpus=minimum, lost_rps=lost, unit_gpus=unit, first_gpus=first)
 
 
 def demanded(policy: HeadwayPolicy, assessed: Assessment) -> GpuLosses:

@@ -34,6 +34,12 @@ def test_each_deployment_is_checked(file: Path, capsys: pytest.CaptureFixture[st
     ("old", "new", "fault"),
     [
         ("gpus: 3", "gpus: 2", "fleet.gpus: 2 GPUs do not hold min_replicas of all (chat 1, code 2)"),
+        (
+            "codestral, pools: {mixed: {min_replicas: 2}}",
+            "codestral, pools: {prefill: {min_replicas: 0, gpus_per_replica: 2}, decode: {min_replicas: 0}}",
+            "fleet.gpus: 3 GPUs do not hold a replica of each pool of code beside min_replicas of all "
+            "(chat 1, code 3)",
+        ),
         ("chat: {", "headway: {", "deployments.headway: is the name of the gateway's application, too"),
         (
             "model: codestral",

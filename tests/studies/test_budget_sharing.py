@@ -301,3 +301,18 @@ def test_a_name_that_comes_twice_is_refused():
 def test_losses_that_cannot_be_are_refused(lost_rps):
     with pytest.raises(PlanningError, match="demand"):
         losses(0, *lost_rps)
+
+
+def test_what_does_not_serve_is_no_ones():
+    """Prefill without decode serves nobody: a deployment gets a replica of each, or none."""
+    pair = Demand(
+        name="pair",
+        losses=GpuLosses(minimum_gpus=0, lost_rps=np.array([9.0, 9.0, 1.0, 0.0]), first_gpus=2),
+    )
+    other = demand("other", 0, 3, 2)
+    assert [pair.losses.whole(gpus) for gpus in range(5)] == [0, 0, 2, 3, 4]
+    for gpus, mine, theirs in ((1, 0, 1), (2, 2, 0), (3, 2, 1), (4, 3, 1)):
+        grants = share([pair, other], gpus)
+        assert (grants["pair"].gpus, grants["other"].gpus) == (mine, theirs)
+    (alone,) = share([pair], 1).values()
+    assert (alone.gpus, alone.wanted) == (0, 3)

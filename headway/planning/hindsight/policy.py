@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from headway.planning.deciding import Fit, check_budget, fit, gpus
+from headway.planning.deciding import Fit, check_budget, fit, gpus, one_each
 from headway.planning.hindsight.backtest import Backtest, backtest
 from headway.planning.hindsight.causes import causes
 from headway.planning.hindsight.choice import (
@@ -316,4 +316,9 @@ def make_headway(settings: PolicySettings, profile: Profile | None) -> HeadwayPo
     if settings.engine is None:
         raise PlanningError("planner.policy: headway needs to know how engines batch")
     check_budget(settings.limits, settings.max_gpu_budget)
+    one, budget = gpus(one_each(settings.limits), settings.limits), settings.max_gpu_budget
+    if budget is not None and one > budget:
+        raise PlanningError(
+            f"planner.max_gpu_budget: {budget} GPUs do not hold a replica of each pool ({one} GPUs)"
+        )
     return HeadwayPolicy(settings, ReplayEngine.of(profile, settings.slo, settings.engine))
