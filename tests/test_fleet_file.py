@@ -130,6 +130,8 @@ def test_each_deployment_shares_the_gpus_of_its_type(file: Path) -> None:
         ("", "", "deployments.chat.engine.gpu_type: should be one of fleet.gpus, H100, L20, not null"),
         ("{H100: 20, L20: 8}", "{L20: none}", "fleet.gpus.L20: should be a number of GPUs, not 'none'"),
         ("{H100: 20, L20: 8}", "{}", "fleet.gpus: names no GPU type"),
+        ("{H100: 20, L20: 8}", "{'': 20, L20: 8}", "fleet.gpus: '' is no name of a GPU type"),
+        ("8}}", "8}, gpu_type: L20}", "fleet.gpu_type: is that of each deployment's engine.gpu_type"),
     ],
 )
 def test_types_that_do_not_fit_are_named(file: Path, old: str, new: str, fault: str) -> None:

@@ -102,7 +102,11 @@ def _by_type(path: str | Path, tree: dict[str, Any]) -> Mapping[str, int] | None
         return None
     if not given:
         raise ConfigError(f"{path}: fleet.gpus: names no GPU type")
+    if "gpu_type" in section:
+        raise ConfigError(f"{path}: fleet.gpu_type: is that of each deployment's engine.gpu_type")
     for gpu_type, gpus in given.items():
+        if not (isinstance(gpu_type, str) and gpu_type.strip() and gpu_type.isprintable()):
+            raise ConfigError(f"{path}: fleet.gpus: {shown(gpu_type)} is no name of a GPU type")
         if not isinstance(gpus, int) or isinstance(gpus, bool) or not 0 < gpus <= MOST_GPUS:
             raise ConfigError(f"{path}: fleet.gpus.{gpu_type}: should be a number of GPUs, not {shown(gpus)}")
     tree["fleet"] = {key: value for key, value in section.items() if key != "gpus"}
