@@ -10,7 +10,6 @@
 | candidate                                 | score  | where more homes are wanted |
 |-------------------------------------------|--------|-----------------------------|
 | a home that is not busy                   | 1      | 0.8                         |
-| one more home than are needed             | 0.9    | 0.8                         |
 | a busy home that is not crowded           | 0.75   | 0.75                        |
 | a crowded home                            | 0.6    | 0.6                         |
 | has room for one more adapter             | to 0.5 | to 1                        |
@@ -21,15 +20,13 @@
 
 A home that is beyond the mean shares its adapters with replicas that have room until it is not, and only one
 that is crowded has others drop an adapter for that: with 50 adapters of Zipf's shares on 8 replicas with room
-for 8 each, that made a third of the loads at the same balance. Of more homes than are needed the oldest are
-preferred, so the last ones fall out of use, and out of the replica's memory when another needs the room. A
-replica with room for all adapters that are known is a home like any other.
+for 8 each, that made a third of the loads at the same balance.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headway.routing.decide.context import SchedulingContext
 from headway.routing.decide.scorers import requests_at
@@ -46,8 +43,6 @@ CROWDED, FEW = 1.5, 2.0
 GRADE = 0.1
 """What much work takes of the score of a new home."""
 
-HOME, SPARE, ABROAD = 2.0, 1.0, 0.0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraAffinityScorer:
@@ -60,33 +55,27 @@ class LoraAffinityScorer:
             return np.ones(len(slots))
         index, replicas = context.state.adapters, len(context.state.fleet.ready(context.role))
         index.widen(context.state.fleet.slots)
-        has, wanted = np.zeros(index.table.shape[1]), index.wanted(adapter, replicas)
-        for place, slot in enumerate(_of_role(context, index.homes(adapter))):
-            has[slot] = HOME if place < wanted else SPARE
-        terms = float(wanted), index.mean_work(replicas), float(index.known)
+        has = np.zeros(index.table.shape[1], dtype=np.bool_)
+        has[list(index.homes(adapter))] = True
+        terms = float(index.wanted(adapter, replicas)), index.mean_work(replicas)
         return scores_of(index.table, slots, has, requests_at(context), terms)
-
-
-def _of_role(context: SchedulingContext, homes: Sequence[int]) -> list[int]:
-    fleet = context.state.fleet
-    return [slot for slot in homes if fleet.at(slot).role is context.role and fleet.at(slot).ready]
 
 
 @compiled
 def scores_of(
     table: FloatArray,
     slots: SlotArray,
-    has: FloatArray,
+    has: NDArray[np.bool_],
     requests: FloatArray,
-    terms: tuple[float, float, float],
+    terms: tuple[float, float],
 ) -> FloatArray:
-    """f8[C], by the table above; `has` is of all slots. `terms`: homes wanted, mean work, adapters known."""
-    wanted, mean_work, known = terms
+    """f8[C], by the table above; `has`: the homes, of all slots. `terms`: homes wanted, mean work."""
+    wanted, mean_work = terms
     crowd = CROWDED * requests.mean() + FEW
     homes, idle, free = 0, False, False
     for place in range(len(slots)):
         slot = slots[place]
-        if has[slot] > ABROAD:
+        if has[slot]:
             homes += 1
             busy = table[AdapterRow.WORK, slot] > BUSY * mean_work or requests[place] > crowd
             idle |= requests[place] == 0.0
@@ -96,17 +85,13 @@ def scores_of(
     for place in range(len(slots)):
         slot = slots[place]
         work = table[AdapterRow.WORK, slot]
-        if has[slot] > ABROAD:
+        if has[slot]:
             busy = requests[place] > 0.0 and (work > BUSY * mean_work or requests[place] > crowd)
             if busy:
                 crowded = requests[place] > crowd or work > OVERFULL * mean_work
                 scores[place] = 0.6 if crowded else 0.75
-            elif grow:
-                scores[place] = 0.8
             else:
-                # A home costs nothing where there is room for all.
-                needed = has[slot] == HOME or known <= table[AdapterRow.ROOM, slot]
-                scores[place] = 1.0 if needed else 0.9
+                scores[place] = 0.8 if grow else 1.0
             continue
         grade = GRADE * min(1.0, 0.5 * work / mean_work) if mean_work > 0.0 else 0.0
         if table[AdapterRow.LOADED, slot] < table[AdapterRow.ROOM, slot]:

