@@ -139,6 +139,8 @@ class Fleet:
             self._counts[role].desired = counts[role]
             self._start(role, counts[role], lambda: 0.0)
             self.series[role].add(0.0, self._counts[role])
+        # Who found no GPU then starts as any other.
+        self._waiting = [Ordered(each.role, self._start_up_s) for each in self._waiting]
 
     def plan_crashes(self, crashes: Sequence[tuple[Role, float]]) -> None:
         """Let the longest-ready replica of a role die at a time, for each of (role, time)."""

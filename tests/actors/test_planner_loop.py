@@ -629,7 +629,7 @@ def test_the_status_is_json_from_the_first_moment_on() -> None:
     well = {"ok": True, "detail": ""}
     assert status["components"] == {"Interpolator": well, "Connector": well}
     assert set(status["pools"]["decode"]) == {
-        *("desired", "starting", "ready", "draining", "running", "waiting", "kv_usage"),
+        *("desired", "starting", "ready", "draining", "asleep", "running", "waiting", "kv_usage"),
         *("min_replicas", "max_replicas", "gpus_per_replica", "schedule"),
     }
 
