@@ -80,13 +80,15 @@ class Sleepers:
         if not self._sleepers.get(name):
             return found
         said = await self._settled(name, found)
-        resting = sum(each.get("rest") in AT_REST for each in said.values())
         asked = self._asked.get(name)
-        # Where somebody else has set Serve's count, that is what is wanted.
-        mine = asked is not None and asked.target == found.target
+        if asked is not None and asked.target == found.target:
+            wanted = asked.wanted
+        else:
+            # Somebody else has set Serve's count, or this planner has not yet.
+            wanted = max(0, found.target - sum(each.get("rest") in AT_REST for each in said.values()))
         return replace(
             found,
-            target=asked.wanted if asked is not None and mine else max(0, found.target - resting),
+            target=wanted,
             asleep=sum(each.get("rest") == "asleep" for each in said.values()),
             replicas=tuple(
                 replace(each, state=STATES.get(rest, each.state))
