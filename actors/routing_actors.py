@@ -24,14 +24,14 @@ def stateless_profile(config: HeadwayConfig) -> str:
 
 
 def needs_router(config: HeadwayConfig) -> bool:
-    """True if the Router routes every request: by profile, for offload, SLO classes, or tenants.
+    """True if the Router routes every request: by profile, for offload, SLO classes, tenants, or spillover.
 
     Never where others route, to engines that they started.
     """
     if engine_kind(config).elsewhere:
         return False
     routing = config.routing
-    shared = bool(config.slo.classes or routing.tenants)
+    shared = bool(config.slo.classes or routing.tenants or config.spillover)
     return not _is_stateless(config) or routing.offload.mode != "never" or shared
 
 

@@ -41,7 +41,8 @@ from headway.planning.replay import ReplayEngine
 from headway.simulation.build import Plan
 from headway.simulation.report import SimulationReport
 from headway.workload.fleet import parse_fleet_spec
-from headway_cli.fleet import BudgetUse, DeploymentUse, fleet_jobs, run_fleet
+from headway_cli.fleet import BudgetUse, DeploymentUse
+from headway_cli.fleet_runs import fleet_jobs, run_fleet
 from headway_cli.job import Job
 
 SPEC, QUICK = "fleet:models=30,hours=24", "fleet:models=10,hours=6,rate_rps=6"

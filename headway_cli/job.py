@@ -109,7 +109,7 @@ def make_report(
             aim=config.slo.attainment,
             adjustment_interval_s=plan.policy.interval_s,
             wall_s=wall_s,
-            attainable=known.attainable / known.requests if known.requests else None,
+            attainable=known.attainable / known.requests if known.requests and not config.spillover else None,
             gpus_per_replica={role.value: each.gpus_per_replica for role, each in limits.items()},
             notes=[*collect_notes(plan, trace, known, result), *_shortened(trace, job.options)],
         )

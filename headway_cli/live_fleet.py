@@ -42,6 +42,10 @@ def fleet_settings(path: str, application: str, *, attached: bool = False) -> Fl
 
     fleet = read_fleet(path, application, attached=attached)
     for name, config in fleet.deployments.items():
+        if attached and config.spillover is not None:
+            raise ConfigError(
+                f"{path}: deployments.{name}.spillover: others route to engines that they started"
+            )
         if name == application:
             raise ConfigError(f"{path}: deployments.{name}: is the name of the gateway's application, too")
         try:

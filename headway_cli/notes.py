@@ -26,7 +26,7 @@ def collect_notes(plan: Plan, trace: Trace, reach: Reach, result: SimulationResu
     """The notes of one simulation."""
     return [
         *trace_notes(trace),
-        *routing_notes(plan.config.routing),
+        *(() if plan.config.spillover else routing_notes(plan.config.routing)),
         *warm_up_notes(plan),
         *result.notes,
         *_infeasible(plan, reach),

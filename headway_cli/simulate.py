@@ -11,7 +11,8 @@ from headway.workload import TraceOptions, open_trace, write_trace
 from headway.workload.fleet import is_fleet_spec, parse_fleet_spec
 from headway_cli.errors import CliError
 from headway_cli.flags import argument, option, spread
-from headway_cli.fleet import FleetReport, fleet_jobs, run_budgets, run_least, run_split
+from headway_cli.fleet import FleetReport
+from headway_cli.fleet_runs import fleet_jobs, run_budgets, run_least, run_split
 from headway_cli.fleet_view import print_fleet
 from headway_cli.fleet_view import render as render_fleet
 from headway_cli.job import Job, execute

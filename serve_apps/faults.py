@@ -38,7 +38,7 @@ from starlette.routing import BaseRoute
 
 from serve_apps.engines.protocol import error_body
 
-Outcome = Literal["ok", "invalid", "too_long", "shed", "not_ready", "timeout", "aborted", "failed"]
+Outcome = Literal["ok", "invalid", "too_long", "shed", "spilled", "not_ready", "timeout", "aborted", "failed"]
 RETRY_AFTER_S = 1.0
 """The `Retry-After` of a request that is turned away, where nothing says when there will be room."""
 SPREAD_S, SPREAD = 1.0, 0.5

@@ -91,6 +91,7 @@ class FleetGateway(GatewayReplica):
         self._others, self._common, self._changes = others, common, Changes()
         self._access = make_access(common.gateway)
         self._front = ManyModels(self._access, budget)
+        self._after: Mapping[str, str] = {}
         self._leaving = set[asyncio.Task[None]]()
         await self._begin(self._front, common.gateway)
 
@@ -108,7 +109,9 @@ class FleetGateway(GatewayReplica):
                 self._models[name].end_held(f"{name} is no longer served here")
                 self._let_go(self._models.pop(name))
         ordered = {name: self._models[name] for name in user_config.get("deployments", {})}
-        self._front.change({name: each.app for name, each in ordered.items()})
+        self._after = {name: to for name, to in self._after.items() if name not in gone}
+        self._after |= {name: each.spillover for name, each in fresh.items() if each.spillover}
+        self._front.change({name: each.app for name, each in ordered.items()}, self._after)
 
     def _let_go(self, model: ModelGateway | None) -> None:
         if model is not None:

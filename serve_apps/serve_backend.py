@@ -168,6 +168,8 @@ class RoutedPath:
         """The output and its first chunk. BackendError."""
         assert request.route is not None, "only requests with a route are routed"
         step = timeline.step("route")
+        if request.route.spills and not all(map(len, self._phases.pools.values())):
+            raise NotReady("no replica is running, and another deployment takes the request")
         await self._held.staffed(*self._phases.pools)
         routed, lost = self._client.submit(request.route), False
 

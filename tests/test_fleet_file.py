@@ -110,6 +110,59 @@ def test_a_file_of_a_fleet_is_none_of_one_deployment(file: Path) -> None:
         load_config(file)
 
 
+SPILLING = """
+fleet: {gpus: {L20: 8, H100: 4}}
+deployments:
+  chat: {engine: {gpu_type: L20}, spillover: more}
+  more: {engine: {gpu_type: H100}}
+"""
+
+
+def test_a_model_may_have_several_deployments_where_one_spills_over_to_the_other(file: Path) -> None:
+    file.write_text(SPILLING)
+
+    assert load_fleet(file).before == {"more": "chat"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("spillover: more", "spillover: none", "chat.spillover: there is no deployment 'none'"),
+        ("spillover: more", "spillover: chat", "chat.spillover: chat has the same budget, so it has room"),
+        (
+            "type: H100}",
+            "type: H100}, spillover: chat",
+            "chat.spillover: what spills over comes back to chat",
+        ),
+        ("type: H100}", "type: H100}, model: b", "chat.spillover: more serves 'b', not 'llama-3.1-8b'"),
+        ("type: H100", "type: L20", "chat.spillover: more has the same budget, so it has room when this has"),
+        (", spillover: more", "", "more.model: 'llama-3.1-8b' is that of chat, too"),
+        (
+            "  more:",
+            "  other: {engine: {gpu_type: L20}, spillover: more}\n  more:",
+            "spillover: more takes what spills over from other already",
+        ),
+    ],
+)
+def test_spillover_that_leads_nowhere_is_refused(file: Path, old: str, new: str, fault: str) -> None:
+    file.write_text(SPILLING.replace(old, new))
+
+    with pytest.raises(ConfigError) as raised:
+        load_fleet(file)
+
+    assert str(raised.value).startswith(f"{file}: deployments.")
+    assert fault in str(raised.value)
+
+
+def test_a_deployment_alone_spills_over_to_none(file: Path) -> None:
+    file.write_text("spillover: more")
+
+    with pytest.raises(
+        ConfigError, match="spillover: names another deployment, and only a fleet has several"
+    ):
+        load_config(file)
+
+
 BY_TYPE = FILE.replace("gpus: 28", "gpus: {H100: 20, L20: 8}").replace(
     "model: qwen", "engine: {gpu_type: L20}, model: qwen"
 )

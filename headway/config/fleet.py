@@ -55,6 +55,12 @@ class FleetConfig:
         """GPUs by type, "" where there is one budget for all or none."""
         return {each.fleet.gpu_type: each.fleet.gpus for each in self.deployments.values()}
 
+    @property
+    def before(self) -> Mapping[str, str]:
+        """By deployment that takes what spills over, the one whose requests they are."""
+        found = {each.spillover: name for name, each in self.deployments.items()}
+        return {to: name for to, name in found.items() if to is not None}
+
     def of_budget(self, gpu_type: str) -> Mapping[str, HeadwayConfig]:
         """The deployments that share it."""
         return {name: each for name, each in self.deployments.items() if each.fleet.gpu_type == gpu_type}
@@ -177,14 +183,40 @@ def _separate(tree: Mapping[str, Any]) -> bool | None:
 
 def _check_together(path: str | Path, fleet: FleetConfig) -> None:
     """What one deployment alone does not show: models that are there twice, floors that do not fit."""
-    whose = dict[str, str]()
+    _check_spillover(path, fleet)
+    whose, before = dict[str, str](), fleet.before
     for name, each in fleet.deployments.items():
+        first = name
+        while first in before:
+            first = before[first]
         for key, model in (("model", each.model), *(("aliases", alias) for alias in each.aliases)):
-            if (other := whose.setdefault(model, name)) != name:
+            if (other := whose.setdefault(model, first)) != first:
                 raise ConfigError(f"{path}: deployments.{name}.{key}: {model!r} is that of {other}, too")
     for gpu_type, gpus in fleet.budgets.items():
         floors = {name: each.share.floor_gpus for name, each in fleet.of_budget(gpu_type).items()}
         check_fits(path, gpu_type, gpus, floors, "the floors")
+
+
+def _check_spillover(path: str | Path, fleet: FleetConfig) -> None:
+    """ConfigError for requests that would go nowhere, in a circle, to another model, or to the same GPUs."""
+    for name, each in fleet.deployments.items():
+        place, to = f"{path}: deployments.{name}.spillover", fleet.deployments.get(each.spillover or "")
+        if each.spillover is None:
+            continue
+        if to is None:
+            raise ConfigError(f"{place}: there is no deployment {shown(each.spillover)}")
+        if (other := fleet.before[each.spillover]) != name:
+            raise ConfigError(f"{place}: {each.spillover} takes what spills over from {other} already")
+        if to.model != each.model:
+            raise ConfigError(f"{place}: {each.spillover} serves {to.model!r}, not {each.model!r}")
+        if to.fleet.gpus is not None and to.fleet.gpu_type == each.fleet.gpu_type:
+            raise ConfigError(f"{place}: {each.spillover} has the same budget, so it has room when this has")
+        seen, after = {name}, each.spillover or None
+        while after is not None and after not in seen:
+            seen.add(after)
+            after = fleet.deployments[after].spillover if after in fleet.deployments else None
+        if after is not None:
+            raise ConfigError(f"{place}: what spills over comes back to {after}")
 
 
 def check_fits(

@@ -225,6 +225,9 @@ class HeadwayConfig(Settings):
     """The model's name, as clients and metrics have it."""
     aliases: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Further names by which clients may ask our gateway for it; answers and metrics have `model`."""
+    spillover: str | None = None
+    """In a fleet: the deployment of the same model, on other GPUs, that takes the requests for which there is
+    no place here."""
     slo: SloSettings = SloSettings()
     engine: EngineSettings = EngineSettings()
     pools: Mapping[RoleName, PoolSettings] = Field(default_factory=_disaggregated_pools)
@@ -307,6 +310,8 @@ def load_config(path: str | Path | None = None, overrides: Mapping[str, Any] = D
         raise ConfigError(
             f"{source}: deployments: this file is of a fleet, and here one deployment is needed"
         )
+    if tree.get("spillover") is not None:
+        raise ConfigError(f"{source}: spillover: names another deployment, and only a fleet has several")
     given = [key for key, value in overrides.items() if value is not None]
 
     def place(key: str) -> str:

@@ -25,7 +25,7 @@ from headway.routing.fleet.adapters import AdapterIndex
 from headway.routing.fleet.affinity import PrefixIndex, Sessions
 from headway.routing.fleet.fleet import RoutedFleet
 from headway.routing.fleet.gpu_profiles import GpuProfile, surfaces_in
-from headway.routing.predict.corrections import Handovers
+from headway.routing.predict.corrections import LEVEL, MOST_LEVEL, Handovers
 from headway.routing.predict.latency import LatencyForecaster
 from headway.routing.predict.reports import EngineReports
 from headway.routing.queue.fair_shares import TenantShares
@@ -103,7 +103,8 @@ def make_state(
     """What a router goes by, before it has heard of any replica. The arguments are those of `make_router`."""
     drop_stale_cache(*COMPILED)
     settings, fleet = config.routing, RoutedFleet()
-    latency = LatencyForecaster(surfaces_in(profiles), rules)
+    level = LEVEL if config.spillover is None else min(max(LEVEL, config.slo.attainment), MOST_LEVEL)
+    latency = LatencyForecaster(surfaces_in(profiles), rules, level)
     return RoutingState(
         roles=(Role.MIXED,) if Role.MIXED.value in config.pools else (Role.PREFILL, Role.DECODE),
         fleet=fleet,

@@ -92,7 +92,8 @@ class RouteRequest:
 
     `max_tokens` bounds the output. `critical` requests are served late rather than shed, while they may wait.
     `prediction_based` asks for the SLO-aware profile whatever the default is (the Gateway API's header), and
-    needs an SLO (SloRequired). `session` names a conversation. `blocks` are the keys of the prompt's
+    needs an SLO (SloRequired). One that `spills` is turned away at once where it finds no place, as there is
+    another deployment that takes it. `session` names a conversation. `blocks` are the keys of the prompt's
     prefix blocks in order, each standing for `block_tokens` tokens and for everything before it.
     `arrival_s` is what TTFT counts from. `tenant` is whose request it is (`routing.tenants`), `adapter` the
     LoRA adapter that it asks for; "" for none.
@@ -106,6 +107,7 @@ class RouteRequest:
     slo: RequestSlo = NO_SLO
     critical: bool = False
     prediction_based: bool = False
+    spills: bool = False
     session: str | None = None
     blocks: Sequence[int] = ()
     block_tokens: int = 512
@@ -161,6 +163,8 @@ class ShedReason(StrEnum):
     QUEUE_FULL = "queue_full"
     WAITED_TOO_LONG = "waited_too_long"
     """It waited as long as a request may."""
+    SPILLED = "spilled"
+    """There is no place for it now, and another deployment takes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

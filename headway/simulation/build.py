@@ -180,11 +180,10 @@ def _check_routing(plan: Plan) -> None:
 
 def _routing(plan: Plan) -> Routing | ScenarioRouter:
     """The compiled form where the profile has one and nothing else asks for the router."""
-    settings = plan.config.routing
-    name = settings.simulated_profile
+    settings, name = plan.config.routing, _profile(plan)
     own = name in [profile.name for profile in settings.scheduling_profiles]
     offloads = settings.offload.mode != "never" and Role.MIXED in plan.settings.limits
-    if name in COMPILED and not own and not offloads:
+    if name in COMPILED and not own and not offloads and plan.config.spillover is None:
         return COMPILED[name]
     return ScenarioRouter(
         name=name,
@@ -196,9 +195,14 @@ def _routing(plan: Plan) -> Routing | ScenarioRouter:
     )
 
 
+def _profile(plan: Plan) -> str:
+    """The scheduling profile; where requests spill over, which takes a router, that of live ones."""
+    routing = plan.config.routing
+    return routing.simulated_profile if plan.config.spillover is None else routing.live_profile
+
+
 def _make_router(plan: Plan, generator: np.random.Generator) -> Router:
-    settings = plan.config.routing
-    routing = settings.model_copy(update={"profile": settings.simulated_profile})
+    routing = plan.config.routing.model_copy(update={"profile": _profile(plan)})
     config = plan.config.model_copy(update={"routing": routing})
     return make_router(config, {"": plan.profile, **plan.gpu_profiles}, plan.engine, generator)
 
@@ -257,6 +261,7 @@ def make_scenario(plan: Plan, trace: Trace) -> Scenario:
         ),
         routing=_routing(plan),
         classes=request_classes(config),
+        spills=config.spillover is not None,
         crashes=tuple(PlannedCrash(at_s=crash.at_s, role=Role(crash.role)) for crash in simulation.crashes),
         seed=simulation.seed,
         drain_limit_s=simulation.drain_limit_s,

@@ -295,6 +295,8 @@ class SimulationResult:
     notes: tuple[str, ...] = ()
     routing_metrics: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     utilisation: Mapping[str, Any] = field(default_factory=dict)
+    spilled: NDArray[Any] = field(default_factory=lambda: np.empty(0, layout.REQUEST))
+    """Records of requests that found no place and are counted nowhere in it (`Scenario.spills`)."""
 
     @property
     def attainment(self) -> float | None:

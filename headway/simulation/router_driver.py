@@ -76,13 +76,14 @@ def session_of(blocks: Sequence[int], shared: int = 1) -> str | None:
 class RequestContext:
     """Facts common to all requests of a run. `most_tokens`: of one request, prompt and output.
 
-    `shared_blocks`: see `session_of`.
+    `shared_blocks`: see `session_of`. They may all be turned away at once (`spills`).
     """
 
     classes: Sequence[RequestClass]
     most_tokens: int
     block_tokens: int
     shared_blocks: int = 1
+    spills: bool = False
 
 
 class RouteRequests:
@@ -121,6 +122,7 @@ class RouteRequests:
             max_tokens=max(1, context.most_tokens - input_tokens),
             slo=self._slos[place],
             critical=of_class.critical,
+            spills=context.spills,
             tenant=of_class.tenant,
             session=session_of(blocks, context.shared_blocks),
             blocks=blocks,

@@ -162,7 +162,8 @@ class Scenario:
     `max_gpu_budget` bounds the GPUs that a decision may ask for, None does not; `capacity` bounds those that
     it gets. `max_step` bounds by how many replicas a decision changes a pool, `schedule` changes its limits.
 
-    Each request is judged by the SLO of its class among `classes`, without classes by `slo`.
+    Each request is judged by the SLO of its class among `classes`, without classes by `slo`. With `spills` a
+    request that finds no place is none of this deployment's.
     """
 
     profile: Profile
@@ -180,6 +181,7 @@ class Scenario:
     start_up: StartUp = field(default_factory=StartUp)
     routing: Routing | ScenarioRouter = Routing.LEAST_LOAD
     classes: Sequence[RequestClass] = ()
+    spills: bool = False
     crashes: Sequence[PlannedCrash] = ()
     seed: int = 0
     drain_limit_s: float = 14_400.0

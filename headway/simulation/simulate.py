@@ -123,6 +123,7 @@ class SimulationRun:
         self.speed_changes = [*scenario.speeds.changes(), inf]
         self.mix = scenario.mix
         self.traffic = TrafficLog(self.fleet, self.mix)
+        self.spilled = [np.empty(0, layout.REQUEST)]
         engines = at_start(scenario.profile, scenario.speeds)
         shared = scenario.engine.chunk_tokens > 0
         self.tally = Tally(self.mix, FluidBound(engines, scenario.slo, shared_iterations=shared))
@@ -148,6 +149,7 @@ class SimulationRun:
             most_tokens=routed.most_tokens or int(rules["kv_capacity_tokens"]),
             block_tokens=self.scenario.engine.block_tokens,
             shared_blocks=getattr(self.trace, "shared_blocks", 1),
+            spills=self.scenario.spills,
         )
         trainer = SimulatedTrainer(routed.learn) if routed.learn else None
         router, traces = routed.make(generator), self.watchers.traces
@@ -175,6 +177,8 @@ class SimulationRun:
         missed = len(scenario.crashes) - int(clock["crashes"])
         if missed:
             notes.append(f"{missed} of {len(scenario.crashes)} crashes found no ready replica")
+        if spilled := sum(map(len, self.spilled)):
+            notes.append(f"{spilled:,} requests found no place and spilled over")
         if self.learner is not None:
             notes += self.learner.notes()
         routing = scenario.routing
@@ -193,6 +197,7 @@ class SimulationRun:
             notes=tuple(notes),
             routing_metrics=named(self.router_driver.router.metrics()) if self.router_driver else {},
             utilisation=self.utilisation.summary() if self.utilisation else {},
+            spilled=np.concatenate(self.spilled),
         )
 
     def advance(self) -> Observation | None:
@@ -289,6 +294,10 @@ class SimulationRun:
     def _empty_buffers(self) -> None:
         clock = self.fleet.arrays.clock[0]
         finished = self.fleet.arrays.finished[: clock["finished"]]
+        if self.scenario.spills:
+            shed = finished["outcome"] == layout.SHED
+            self.spilled.append(finished[shed])
+            finished = finished[~shed]
         self.tally.add(finished)
         self.traffic.ended(finished)
         if self.watchers.finished:

@@ -12,6 +12,7 @@ from headway.workload.trace import (
     TraceStats,
     interval_series,
     open_trace,
+    spooled,
     whole_file,
     write_trace,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "known_formats",
     "known_generators",
     "open_trace",
+    "spooled",
     "whole_file",
     "write_trace",
 ]

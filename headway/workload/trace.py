@@ -23,7 +23,7 @@ import numpy.typing as npt
 from headway.workload.formats import PLAIN, check_format
 from headway.workload.generators import generate, looks_generated, parse_generator
 from headway.workload.ingest import Ingested, RowCounts, ingest_file
-from headway.workload.spool import Spool
+from headway.workload.spool import Records, Spool, SpoolWriter
 from headway.workload.superpose import Cut, Scaling, Superposition
 from headway.workload.text import BLOCK_TOKENS, TraceError
 
@@ -190,6 +190,23 @@ def open_trace(source: str | Path, options: TraceOptions | None = None) -> Trace
         raise
 
 
+def spooled(name: str, records: Records, blocks: npt.NDArray[np.int64], span_s: float) -> Trace:
+    """A trace of these requests, in order of arrival, whose blocks point into `blocks`; there may be none."""
+    with SpoolWriter() as writer:
+        writer.append(records)
+        writer.append_blocks(blocks)
+        spool = writer.finish()
+    cut = Cut(spool=spool, start_s=0.0, span_s=span_s, first_row=0, last_row=len(spool))
+    counts = RowCounts(rows_read=len(records))
+    return Trace(
+        name=name,
+        spool=spool,
+        plan=Superposition(cut, Scaling(rate_scale=1.0, window_s=0.0, seed=0)),
+        duration_s=span_s,
+        stats=_stats(counts, cut),
+    )
+
+
 def _ingest(source: str | Path, options: TraceOptions) -> Ingested:
     if isinstance(source, str) and looks_generated(source) and not Path(source).exists():
         if options.format is not None:
@@ -214,7 +231,7 @@ def _trace(name: str, ingested: Ingested, options: TraceOptions) -> Trace:
         spool=ingested.spool,
         plan=plan,
         duration_s=cut.span_s,
-        stats=_stats(ingested, cut),
+        stats=_stats(ingested.counts, cut),
         shared_blocks=ingested.shared_blocks,
         notes=(*ingested.notes, *_prefill_only(ingested.counts)),
     )
@@ -249,7 +266,7 @@ def _cut(name: str, ingested: Ingested, options: TraceOptions) -> Cut:
     return Cut(spool=spool, start_s=start_s, span_s=span_s, first_row=first, last_row=last)
 
 
-def _stats(ingested: Ingested, cut: Cut) -> TraceStats:
+def _stats(counts: RowCounts, cut: Cut) -> TraceStats:
     totals, highest, blocks = np.zeros(2, np.int64), np.zeros(2, np.int64), 0
     for at in range(cut.first_row, cut.last_row, STATS_ROWS):
         records = cut.spool.read(at, min(at + STATS_ROWS, cut.last_row))
@@ -257,12 +274,13 @@ def _stats(ingested: Ingested, cut: Cut) -> TraceStats:
         totals += lengths.sum(axis=1)
         highest = np.maximum(highest, lengths.max(axis=1))
         blocks += int(records["block_count"].sum(dtype=np.int64))
+    rows = cut.rows() or 1
     return TraceStats(
-        **asdict(ingested.counts),
+        **asdict(counts),
         requests=cut.rows(),
-        isl_mean=int(totals[0]) / cut.rows(),
+        isl_mean=int(totals[0]) / rows,
         isl_max=int(highest[0]),
-        osl_mean=int(totals[1]) / cut.rows(),
+        osl_mean=int(totals[1]) / rows,
         osl_max=int(highest[1]),
         blocks=blocks,
     )

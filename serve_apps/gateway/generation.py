@@ -22,7 +22,17 @@ from starlette.types import Receive, Scope, Send
 from serve_apps.access import Holder
 from serve_apps.compat_uvicorn import PUSH
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
-from serve_apps.faults import Broken, ClientGone, Expired, Fault, Outcome, OutputLost, TooLongForModel
+from serve_apps.faults import (
+    Broken,
+    ClientGone,
+    Expired,
+    Fault,
+    Outcome,
+    OutputLost,
+    Shed,
+    TooLongForModel,
+    Unready,
+)
 from serve_apps.gateway.admission import held_to
 from serve_apps.gateway.backend import BackendError, Timeline, fault_of
 from serve_apps.gateway.outputs import Document, Events, Merged, OutputAnswer, Shape
@@ -40,6 +50,7 @@ from serve_apps.gateway.responses import (
     WholeAnswer,
 )
 from serve_apps.gateway.slo_targets import SloTargets, explanation, route_request
+from serve_apps.gateway.spillover import ARRIVED, NEXT, Next
 from serve_apps.gateway.state import GatewayState
 
 
@@ -126,6 +137,7 @@ class Generation:
         record.judged_by(SloTargets(tenant=holder.tenant))
         state.records.begin(record)
         records = [record]
+        after: Next | None = scope.get(NEXT)
         outcome: Outcome = "aborted"
         try:
             await self._serve(scope, receive, channel, records, holder)
@@ -135,7 +147,9 @@ class Generation:
         except Fault as fault:
             # Once its last byte has left, a request has gone well.
             outcome = "ok" if channel.ended else fault.outcome
-            if not channel.ended:
+            if after is not None and not channel.started and isinstance(fault, Shed | Unready):
+                outcome = "spilled"
+            elif not channel.ended:
                 for each in records:
                     each.failed(fault)
                 fault.spread(state.random)
@@ -159,6 +173,8 @@ class Generation:
                 state.records.end(each)
                 if tracing is not None:
                     tracing.ended(each)
+        if after is not None and outcome == "spilled":
+            await after.serve(record.arrived_s)
 
     async def _serve(
         self, scope: Scope, receive: Receive, channel: Channel, records: list[RequestRecord], holder: Holder
@@ -168,12 +184,13 @@ class Generation:
         async with RequestTime(state.settings.request_timeout_s) as time:
             state.quotas.check(holder.name, holder.limits)
             async with state.bodies.read(scope["headers"], receive) as body:
-                record.received()
+                record.received(scope.get(ARRIVED))
                 time.watch(receive)
                 prompts = await self._asked(scope["headers"], body, channel, record, holder)
                 alike = partial(state.repeats.digest, holder.tenant, self._api.path)
                 digest = await self._beside(alike, body, long=len(body) >= LONG_BYTES)
-                requests, counts = await self._engine_requests(prompts, len(body), record)
+                spills = (after := scope.get(NEXT)) is not None and await after.ready()
+                requests, counts = await self._engine_requests(prompts, len(body), record, spills=spills)
             for number in range(1, len(requests)):
                 records.append(record.another(number))
                 state.records.begin(records[-1])
@@ -246,7 +263,7 @@ class Generation:
         return headers
 
     async def _engine_requests(
-        self, prompts: Sequence[GenerationRequest], body_bytes: int, record: RequestRecord
+        self, prompts: Sequence[GenerationRequest], body_bytes: int, record: RequestRecord, *, spills: bool
     ) -> tuple[Sequence[EngineRequest], str]:
         """The requests as engines see them, counted, and known to fit; and how their tokens are counted."""
         identity, model = self._state.identity, prompts[0].model
@@ -258,11 +275,11 @@ class Generation:
         for asked in prompts:
             read = await self._beside(self._state.prompts.read, asked, long=long)
             exact = exact and read.exact
-            requests += await self._of_prompt(asked, read, record)
+            requests += await self._of_prompt(asked, read, record, spills=spills)
         return requests, "exact" if exact else identity.text_counts
 
     async def _of_prompt(
-        self, asked: GenerationRequest, read: Read, record: RequestRecord
+        self, asked: GenerationRequest, read: Read, record: RequestRecord, *, spills: bool
     ) -> Sequence[EngineRequest]:
         """A request for each output of a prompt."""
         identity, settings, targets = self._state.identity, self._state.settings, record.targets
@@ -285,7 +302,13 @@ class Generation:
         for call in asked.calls:
             request_id = self._api.id_prefix + secrets.token_hex(16)
             route = route_request(
-                request_id, record.arrived_s, lengths, blocks, targets, adapter=record.adapter
+                request_id,
+                record.arrived_s,
+                lengths,
+                blocks,
+                targets,
+                adapter=record.adapter,
+                spills=spills,
             )
             requests.append(
                 EngineRequest(

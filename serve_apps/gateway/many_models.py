@@ -1,7 +1,8 @@
 """The front of several models: one ASGI application over one for each deployment, of a gateway or, of an
 attached fleet, of a control plane alone.
 
-    POST /v1/chat/completions …     the deployment whose model, or adapter, the body names
+    POST /v1/chat/completions …     the deployment whose model, or adapter, the body names, and what finds no
+                                    place there the one that it spills over to
     /deployments/NAME/…             everything of one deployment, as a gateway of its own has it
     GET /v1/models, /v1/requests/ID of all deployments
     GET /metrics                    of all, with the label `deployment`
@@ -13,8 +14,10 @@ Deployments come and go while it runs (`change`). A body is read here, for its m
 """
 
 import asyncio
+import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -23,7 +26,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from serve_apps import live_page
 from serve_apps.access import OPEN, READ, Access, Holder, own_scope
@@ -32,6 +35,7 @@ from serve_apps.gateway.app import AUXILIARY_CALLS, adding, request_id_of
 from serve_apps.gateway.fleet import joined
 from serve_apps.gateway.reading import LONG_BYTES, Bodies, model_named
 from serve_apps.gateway.responses import ENDPOINTS, Channel, Header
+from serve_apps.gateway.spillover import Call, Spillover, Target
 
 PREFIX = "/deployments/"
 BY_BODY = frozenset(
@@ -45,9 +49,10 @@ OWN = re.compile("/|/v1/(models|requests)/.*|/v1/(models|fleet)|/metrics|/health
 SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(\{?)", re.MULTILINE)
 
 Document = Mapping[str, Any]
+NOWHERE: Mapping[str, str] = {}
 
 
-class Member(Protocol):
+class Member(Target, Protocol):
     """The application of one deployment."""
 
     @property
@@ -58,14 +63,8 @@ class Member(Protocol):
     def in_flight(self) -> int:
         """Requests under way."""
 
-    async def empty(self) -> str:
-        """What it is while no replica runs on purpose, such as asleep; empty while one does."""
-
     def entry(self, model: str) -> Document:
         """One of its models, as `/v1/models` lists it."""
-
-    async def waits_for(self) -> str:
-        """Why it is not ready; empty once it is."""
 
     async def status(self) -> Document:
         """What its planner says, or said last; empty before that."""
@@ -76,11 +75,6 @@ class Member(Protocol):
     async def record(self, request: Request) -> Response:
         """The records of a request. NotFound, HTTPException."""
 
-    async def admitted(
-        self, scope: Scope, receive: Receive, send: Send, request_id: Header, holder: Holder
-    ) -> None:
-        """One request of the holder of a key, with the header of its id."""
-
 
 class ManyModels:
     """The ASGI application. Without a deployment it serves nothing but its own pages."""
@@ -90,6 +84,7 @@ class ManyModels:
         self._access, self._fleet = access, fleet
         self._apps: Mapping[str, Member] = {}
         self._by_model: Mapping[str, str] = {}
+        self._after: Mapping[str, str] = {}
         self._bodies = Bodies()
         self._own = starlette_app(
             [
@@ -104,12 +99,16 @@ class ManyModels:
             ]
         )
 
-    def change(self, apps: Mapping[str, Member]) -> None:
-        """From now on these are the deployments. Requests under way go on."""
-        self._apps = dict(apps)
-        self._by_model = {app.models[0]: name for name, app in apps.items()}
+    def change(self, apps: Mapping[str, Member], after: Mapping[str, str] = NOWHERE) -> None:
+        """From now on these are the deployments; `after` says where each spills over to, if it does.
+
+        Requests under way go on.
+        """
+        self._apps, self._after = dict(apps), after
+        first = {name: app for name, app in apps.items() if name not in after.values()}
+        self._by_model = {app.models[0]: name for name, app in first.items()}
         for name, app in apps.items():
-            for other in app.models[1:]:
+            for other in app.models:
                 self._by_model.setdefault(other, name)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -170,7 +169,16 @@ class ManyModels:
             )
         app = self._first() if name is None else self._apps[name]
         holder.check_model(model or app.models[0])
-        await app.admitted(scope, _again(body, receive), send, request_id, holder)
+        call = Call(scope, body, receive, send, request_id, holder)
+        await self._served(name or next(iter(self._apps)), call, model or app.models[0])
+
+    async def _served(self, name: str, call: Call, model: str) -> None:
+        """Let a deployment serve a call, or the next one what it has no place for."""
+        after = self._after.get(name, "")
+        if (to := self._apps.get(after)) is None or model not in to.models:
+            await call.by(self._apps[name])
+        else:
+            await call.by(self._apps[name], Spillover(to, call, partial(self._served, after, model=model)))
 
     def _models_of(self, holder: Holder) -> Sequence[str]:
         return [name for name in self._by_model if holder.may_use(name)]
@@ -194,14 +202,19 @@ class ManyModels:
         return {**app.entry(model), "deployment": name, "state": state}
 
     async def _request(self, request: Request) -> Response:
-        """The records of a request, of whichever deployment."""
-        for app in self._of(request.scope["holder"]).values():
+        """The records of a request, of whichever deployments: one that spilled over was at several."""
+        found = list[Document]()
+        for name, app in self._of(request.scope["holder"]).items():
             try:
-                return await app.record(request)
+                said = json.loads(bytes((await app.record(request)).body))["requests"]
             except HTTPException as error:
                 if error.status_code != HTTPStatus.NOT_FOUND:
                     raise
-        raise NotFound(f"no gateway has a request {request.path_params['id']!r} (any more)")
+            else:
+                found += ({"deployment": name, **each} for each in said)
+        if not found:
+            raise NotFound(f"no gateway has a request {request.path_params['id']!r} (any more)")
+        return JSONResponse({"requests": found}, headers={"cache-control": "no-store"})
 
     def _of(self, holder: Holder) -> Mapping[str, Member]:
         """The deployments of which a key may know."""
@@ -303,13 +316,3 @@ def labelled(page: str, deployment: str) -> str:
     """A page of metrics whose samples have one label more."""
     label = f'{{deployment="{deployment}"'
     return SAMPLE.sub(lambda found: f"{found[1]}{label}{',' if found[2] else '}'}", page)
-
-
-def _again(body: bytes, receive: Receive) -> Receive:
-    """`receive` that begins with a body that was read already."""
-    left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def received() -> Message:
-        return left.pop() if left else await receive()
-
-    return received

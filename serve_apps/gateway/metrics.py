@@ -13,7 +13,8 @@ A request is one output: a call with several outputs counts as so many, in every
     log         arrivals, and requests that ended well, one by one; of classes also those that were lost
     SLO met     ok, TTFT within its SLO, and TPOT where there are 2 tokens; everything else missed it. SLOs
                 are the request's own (headers, class), or else the deployment's `slo.ttft` and `slo.itl`.
-                Not judged: requests that clients broke off, invalid ones, those too long for the model
+                Not judged: requests that clients broke off, invalid ones, those too long for the model, and
+                those that spilled over to another deployment, which counts them as its own
 
 TTFT and ITL are observed as tokens leave, everything by outcome when a request ends.
 
@@ -142,7 +143,7 @@ def _label(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-UNJUDGED: frozenset[Outcome] = frozenset({"aborted", "invalid", "too_long"})
+UNJUDGED: frozenset[Outcome] = frozenset({"aborted", "invalid", "too_long", "spilled"})
 WAITS_S, GAPS_S, DURATIONS_S = (5e-3, 160.0), (1e-3, 8.0), (0.125, 512.0)
 LENGTHS = (8, 2**20)
 """First bound, and what the last one reaches."""

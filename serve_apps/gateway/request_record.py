@@ -88,9 +88,9 @@ class RequestRecord:
         made.arrived_at, made.arrived_s = self.arrived_at, self.arrived_s
         return made
 
-    def received(self) -> None:
-        """The body is here: the request's time begins."""
-        self.arrived_s = self.timeline.clock()
+    def received(self, at_s: float | None = None) -> None:
+        """The body is here: the request's time begins, if it has not begun `at_s` elsewhere."""
+        self.arrived_s = self.timeline.clock() if at_s is None else at_s
 
     def judged_by(self, targets: SloTargets) -> None:
         """The request is judged by these targets."""

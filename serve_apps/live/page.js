@@ -1,7 +1,7 @@
 // The page: follows the stream, keeps the decisions, and shows them. Nothing here decides or judges.
 
 const SPANS = { "15 min": 900, "1 h": 3600, "6 h": 21600, "1 day": 86400, all: Infinity };
-const ENDED = { ok: "completed", shed: "shed (429)", not_ready: "not ready (503)", timeout: "timed out (504)", aborted: "client disconnected", failed: "failed (500, 502)", invalid: "invalid (4xx)", too_long: "too long for the model (413)" };
+const ENDED = { ok: "completed", shed: "shed (429)", spilled: "spilled over", not_ready: "not ready (503)", timeout: "timed out (504)", aborted: "client disconnected", failed: "failed (500, 502)", invalid: "invalid (4xx)", too_long: "too long for the model (413)" };
 const ROOM = 0.02, MOST_ROWS = 5000, LISTED = 15, HOUR_S = 3600;
 // Facts of the status document that have a tile, or are the last of the decisions.
 const SHOWN_ABOVE = ["Measured", "Forecast", "Decision", "Why"], SAVED = { "Its plan": "Dry run, last day", Headway: "Saved, last day" };

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from headway.config import load_fleet
-from headway_cli.fleet import FleetReport, fleet_jobs, parse_fleet, run_fleet, run_least, run_split
+from headway_cli.errors import CliError
+from headway_cli.fleet import FleetReport, parse_fleet
+from headway_cli.fleet_runs import fleet_jobs, run_budgets, run_fleet, run_least, run_split
 from headway_cli.fleet_view import render
+from headway_cli.page.series import gpus_over_time
 from tests.cli.cli_cases import headway
 
 LOAD = "steady:rate_rps=8,duration_s=240,input_tokens=3000,output_tokens=60"
@@ -146,6 +149,62 @@ def test_floors_and_ceilings_hold_at_every_decision() -> None:
             grant = row.reasons["grant"]
             assert min(low, grant["wanted"]) <= grant["gpus"] <= high
             assert sum(row.targets.values()) <= grant["gpus"]
+
+
+SPILLING = f"""\
+fleet: {{gpus: {{L40S: 2, H100: 6}}}}
+pools: {{mixed: {{}}}}
+slo: {{ttft_ms: 1000, itl_ms: 60}}
+deployments:
+  more: {{engine: {{gpu_type: H100}}}}
+  chat:
+    engine: {{gpu_type: L40S, profile: llama-3.1-8b_l40s_tp1}}
+    spillover: more
+    simulation: {{load: {{trace: "{LOAD},seed=1"}}}}
+"""
+
+
+def _by_name(text: str) -> Any:
+    Path("fleet.yaml").write_text(text, encoding="utf-8")
+    found = load_fleet("fleet.yaml")
+    uses = run_budgets(fleet_jobs(found, Path("fleet.yaml")), found.budgets)
+    return {use.name: use for use in uses.deployments}
+
+
+def test_what_finds_no_place_is_served_on_gpus_of_another_type() -> None:
+    by_name = _by_name(SPILLING)
+    chat, more = by_name["chat"], by_name["more"]
+    by_itself = SPILLING.replace("    spillover: more\n", "    routing: {profile: slo}\n")
+    alone = _by_name(by_itself.replace("  more: {engine: {gpu_type: H100}}\n", ""))["chat"]
+
+    assert chat.report.requests + more.report.requests == alone.report.requests, "each is counted once"
+    assert more.report.requests == len(chat.spilled.records) > 100
+    assert min(chat.attained, more.attained) > 0.97
+    assert alone.attained < 0.9
+    assert max(gpus_over_time(chat.report)[1]) <= 2
+
+
+def test_nothing_spills_over_where_there_is_room() -> None:
+    used = _by_name(SPILLING.replace("L40S: 2", "L40S: 8").replace("rate_rps=8", "input_cv=0,rate_rps=1"))
+
+    assert len(used["chat"].spilled.records) == used["more"].report.requests == 0
+    assert used["more"].report.gpu_hours == pytest.approx(240 / 3600, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        (
+            "more: {engine",
+            f"more: {{simulation: {{load: {{trace: '{LOAD}'}}}}, engine",
+            "more.simulation.load",
+        ),
+        ("simulation: {load", "simulation: {clients: {retries: 1}, load", "chat.simulation.clients.retries"),
+    ],
+)
+def test_spillover_that_is_not_simulated(old: str, new: str, fault: str) -> None:
+    with pytest.raises(CliError, match=fault):
+        _by_name(SPILLING.replace(old, new))
 
 
 def test_what_is_split_is_the_budget(document: dict[str, Any]) -> None:

@@ -13,9 +13,16 @@ from prometheus_client.parser import text_string_to_metric_families as families
 from headway.config import HeadwayConfig, Right
 from serve_apps.access import Access, Holder, read_keys
 from serve_apps.gateway.app import make_app
-from serve_apps.gateway.backend import EmptyState, Readiness
+from serve_apps.gateway.backend import (
+    EmptyState,
+    NotReady,
+    Overloaded,
+    Readiness,
+    ReplicaLost,
+    TooLong,
+)
 from serve_apps.gateway.many_models import ManyModels, labelled
-from tests.gateway.doubles import LOADS, ScriptedBackend, chunks
+from tests.gateway.doubles import LOADS, ScriptedBackend, Step, chunks
 
 MODELS = {"chat": "llama", "code": "codestral"}
 ANY = Access({})
@@ -176,6 +183,73 @@ def test_a_request_is_found_whosever_it_was() -> None:
 
     assert asked(front, "GET", "/v1/requests/mine").json()["requests"][0]["id"] == "mine"
     assert asked(front, "GET", "/v1/requests/others").status_code == 404
+
+
+NO_PLACE = Overloaded("spilled: it goes to another deployment")
+
+
+def spilling(script: Sequence[Step], after: Readiness | None = None) -> tuple[ManyModels, ScriptedBackend]:
+    """Two deployments of one model, of which the first spills over; and the backend of that."""
+    front, config = ManyModels(ANY, _no_budget), HeadwayConfig(model="llama")
+    first = ScriptedBackend(script, loads=LOADS)
+    second = ScriptedBackend(chunks("from the second"), loads=LOADS, readiness=after or Readiness(ok=True))
+    apps = {"chat": make_app(config, first, access=ANY), "more": make_app(config, second, access=ANY)}
+    front.change(apps, {"chat": "more"})
+    return front, first
+
+
+@pytest.mark.parametrize("ready", [True, False])
+@pytest.mark.parametrize("fault", [NO_PLACE, NotReady("no replica is running")])
+def test_what_finds_no_place_is_served_by_the_next_deployment(fault: Exception, ready: bool) -> None:
+    front, first = spilling([fault], Readiness(ok=ready, reason="" if ready else "starting"))
+
+    answer = completion(front, {**PROMPT, "model": "llama"}, headers={"x-request-id": "mine"})
+
+    assert (answer.status_code, answer.json()["choices"][0]["text"]) == (200, "from the second")
+    # Where the next one has replicas nothing has to wait here.
+    assert [each.route and each.route.spills for each in first.requests] == [ready]
+    records = asked(front, "GET", "/v1/requests/mine").json()["requests"]
+    assert [(each["deployment"], each["outcome"]) for each in records] == [
+        ("chat", "spilled"),
+        ("more", "ok"),
+    ]
+    assert records[1]["ttft_s"] > records[0]["e2e_s"], "its time begins where it came first"
+    first_page, second_page = (
+        asked(front, "GET", f"/deployments/{name}/metrics").text for name in ("chat", "more")
+    )
+    assert 'headway_request_arrivals_total{model="llama"} 1.0' in first_page, "the load that it is sized for"
+    assert 'headway_slo_requests_total{met="false",model="llama"} 0.0' in first_page
+    assert 'headway_requests_total{model="llama",outcome="ok"} 1.0' in second_page
+
+
+@pytest.mark.parametrize(
+    ("script", "status"), [([ReplicaLost("it died")], 502), ([*chunks("a", "b")], 200), ([TooLong("x")], 413)]
+)
+def test_all_else_stays_where_it_came(script: Sequence[Step], status: int) -> None:
+    front, _ = spilling(script)
+
+    assert completion(front, {**PROMPT, "model": "llama"}).status_code == status
+
+    page = asked(front, "GET", "/deployments/more/metrics").text
+    assert 'headway_request_arrivals_total{model="llama"} 0.0' in page
+
+
+def test_a_stream_that_has_begun_stays_where_it_is() -> None:
+    front, _ = spilling([*chunks("a", reason="")[:1], NO_PLACE])
+
+    answer = completion(front, {**PROMPT, "model": "llama", "stream": True})
+
+    assert answer.status_code == 200
+    assert "from the second" not in answer.text
+
+
+def test_a_model_of_several_deployments_is_listed_once_and_each_can_be_asked() -> None:
+    front, _ = spilling([NO_PLACE])
+
+    assert [each["deployment"] for each in asked(front, "GET", "/v1/models").json()["data"]] == ["chat"]
+    refused = asked(front, "POST", "/deployments/chat/v1/completions", json=PROMPT)
+    served = asked(front, "POST", "/deployments/more/v1/completions", json=PROMPT)
+    assert (refused.status_code, served.status_code) == (429, 200)
 
 
 def test_other_paths_are_the_first_deployments() -> None:

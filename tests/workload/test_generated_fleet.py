@@ -8,7 +8,7 @@ from headway.config import load_fleet, resolve_profile
 from headway.workload import TraceError
 from headway.workload.fleet import parse_fleet_spec
 from headway.workload.generators import Rhythm, parse_generator
-from headway_cli.fleet import fleet_jobs, run_fleet
+from headway_cli.fleet_runs import fleet_jobs, run_fleet
 from tests.cli.cli_cases import headway
 
 

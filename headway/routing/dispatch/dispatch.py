@@ -124,6 +124,9 @@ class Dispatcher:
         answer = answer or self._try(now_s, record, likely=not self._queue)
         if isinstance(answer, Placement):
             return
+        if record.request.spills:
+            self._shed(record, ShedReason.SPILLED, "it goes to another deployment")
+            return
         if answer is not None and self._is_shed(now_s, record, answer):
             return
         if self.held >= self._settings.queue.max_requests and not self._made_room(record):

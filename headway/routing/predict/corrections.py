@@ -7,8 +7,9 @@ LEVEL quantile of r without keeping samples (stochastic approximation on log f):
     log f ← log f − γ (1 − LEVEL)    otherwise
 
 At rest a share LEVEL of requests has r <= f. f starts at 1.1, the usual spread of the profile's prior, and
-stays in [1, 2]: one bad hour does not close the doors. Below f in RUN requests on end, which chance does once
-in a hundred times, it has become too large, and the steps are four times as long.
+stays in [1, 2]: one bad hour does not close the doors. Below f in so many requests on end as chance has below
+it once in a hundred times, it has become too large, and the steps are four times as long. Where requests
+spill over to another deployment, LEVEL is the share that was promised: nothing is lost by turning some away.
 
 Each replica has a factor of its own, so that a bad one costs the others nothing. Of n requests there the
 factor f' is made, and w = n / (n + 20) of log f is log f', the rest that of all replicas of its GPU type.
@@ -46,16 +47,18 @@ that are held or shed than they save in promises kept, on the engine model near 
 FIRST_SAFETY = 1.1
 MOST_SAFETY = 2.0
 SAFETY_STEP = 0.02
-RUN, HASTE = 20, 4.0
+CHANCE, HASTE = 0.01, 4.0
+MOST_LEVEL = 0.999
 OWN_SAMPLES = 20.0
 
 
 class SafetyFactor:
     """The factor of one target."""
 
-    __slots__ = ("_below", "_log_factor", "factor")
+    __slots__ = ("_below", "_log_factor", "_run", "factor", "level")
 
-    def __init__(self) -> None:
+    def __init__(self, level: float = LEVEL) -> None:
+        self.level, self._run = level, int(log(CHANCE) / log(level))
         self._log_factor, self._below = log(FIRST_SAFETY), 0
         self.factor = FIRST_SAFETY
 
@@ -71,8 +74,8 @@ class SafetyFactor:
             return
         above = measured_s > self.factor * predicted_s
         self._below = 0 if above else self._below + 1
-        haste = HASTE if self._below > RUN else 1.0
-        self._log_factor += haste * SAFETY_STEP * (LEVEL if above else LEVEL - 1.0)
+        haste = HASTE if self._below > self._run else 1.0
+        self._log_factor += haste * SAFETY_STEP * (self.level if above else self.level - 1.0)
         self._log_factor = min(max(self._log_factor, 0.0), log(MOST_SAFETY))
         self.factor = exp(self._log_factor)
 
@@ -83,7 +86,7 @@ class ReplicaSafety:
     __slots__ = ("_own", "_samples", "kind")
 
     def __init__(self, kind: SafetyFactor) -> None:
-        self.kind, self._own, self._samples = kind, SafetyFactor(), 0
+        self.kind, self._own, self._samples = kind, SafetyFactor(kind.level), 0
         self._own.start_from(kind.factor)
 
     @property

@@ -22,7 +22,7 @@ from headway.engine.rules import EngineRules
 from headway.engine.surfaces import EngineSurfaces, engine_surfaces, itl_of, work_of
 from headway.routing.fleet.records import Record
 from headway.routing.fleet.table import ROLE_CODES, FleetRow, FloatArray, SlotArray
-from headway.routing.predict.corrections import CriticalDemand, ReplicaSafety, SafetyFactor
+from headway.routing.predict.corrections import LEVEL, CriticalDemand, ReplicaSafety, SafetyFactor
 from headway.routing.predict.evidence import EXPIRED, Evidence
 from headway.routing.predict.forecast import ROWS, Batching, ForecastRow, alone, batch_at, forecast
 from headway.routing.predict.learned_curves import NO_CURVE, ModelCurves, corrected, curves_of
@@ -59,9 +59,13 @@ class LatencyForecaster:
     known, −2 and so on for each type that only has capacities, since these tell its replicas apart.
     """
 
-    def __init__(self, profiles: Mapping[str, Profile | None], rules: EngineRules) -> None:
+    def __init__(
+        self, profiles: Mapping[str, Profile | None], rules: EngineRules, level: float = LEVEL
+    ) -> None:
+        """`level` is that of safety (`corrections`)."""
+        self._level = level
         self._batching = Batching(float(rules.max_batch_size), float(rules.chunk_tokens))
-        self._safety = {"": (SafetyFactor(), SafetyFactor())}
+        self._safety = {"": (SafetyFactor(level), SafetyFactor(level))}
         self._kinds: dict[str, int] = {}
         self.evidence = Evidence(0)
         """What outcomes say of predictions for each kind."""
@@ -86,7 +90,7 @@ class LatencyForecaster:
             (tuple(surfaces.work), tuple(surfaces.itl), tuple(self._batching)) for surfaces in self._surfaces
         ]
         for gpu_type in known:
-            self._safety.setdefault(gpu_type, (SafetyFactor(), SafetyFactor()))
+            self._safety.setdefault(gpu_type, (SafetyFactor(self._level), SafetyFactor(self._level)))
         # Measured ratios are to the surfaces that were; what probes have found holds for the same engines.
         self.evidence = Evidence(len(known), self.evidence if self._kinds == before else None)
         self._unknown = False

@@ -1,0 +1,89 @@
+"""A call that finds no place at one deployment, and the next one, which takes it.
+
+    the next one has replicas   the first one's router is told so (`RouteRequest.spills`): it places a request
+                                now, or turns it away at once
+    it has none                 nothing changes for the first one; what it turns away in the end, or has no
+                                replica for, goes on all the same, and has the next one start some
+
+The client sees none of it. The time of a call begins where it came first; the first one counts it as load,
+and the next one as its own request.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, Protocol
+
+from starlette.types import Message, Receive, Scope, Send
+
+from serve_apps.access import Holder
+from serve_apps.gateway.responses import Header
+
+
+class Next(Protocol):
+    """Another deployment that takes a call for which there is no place here."""
+
+    async def ready(self) -> bool:
+        """Whether it has replicas, so that nothing waits here; else it takes what is turned away."""
+
+    async def serve(self, arrived_s: float) -> None:
+        """Serve the call, whose time began then."""
+
+
+NEXT, ARRIVED = "headway.next", "headway.arrived_s"
+"""Keys of a scope: the `Next`, if there is one, and when a call came that was handed on."""
+
+
+class Target(Protocol):
+    """The application of one deployment, as far as calls are handed to it."""
+
+    async def empty(self) -> str:
+        """What it is while no replica runs on purpose, such as asleep; empty while one does."""
+
+    async def waits_for(self) -> str:
+        """Why it is not ready; empty once it is."""
+
+    async def admitted(
+        self, scope: Scope, receive: Receive, send: Send, request_id: Header, holder: Holder
+    ) -> None:
+        """One request of the holder of a key, with the header of its id."""
+
+
+class Call(NamedTuple):
+    """A call for output whose body was read."""
+
+    scope: Scope
+    body: bytes
+    receive: Receive
+    send: Send
+    request_id: Header
+    holder: Holder
+
+    async def by(self, app: Target, after: Next | None = None) -> None:
+        """Have it served."""
+        scope, again = {**self.scope, NEXT: after}, _again(self.body, self.receive)
+        await app.admitted(scope, again, self.send, self.request_id, self.holder)
+
+
+class Spillover(NamedTuple):
+    """Where a call goes that finds no place."""
+
+    app: Target
+    call: Call
+    served: Callable[[Call], Awaitable[None]]
+
+    async def ready(self) -> bool:
+        """Whether it has replicas."""
+        return not (await self.app.waits_for() or await self.app.empty())
+
+    async def serve(self, arrived_s: float) -> None:
+        """Serve the call, whose time began then."""
+        await self.served(self.call._replace(scope={**self.call.scope, ARRIVED: arrived_s}))
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """`receive` that begins with a body that was read already."""
+    left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def received() -> Message:
+        return left.pop() if left else await receive()
+
+    return received
