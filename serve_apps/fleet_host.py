@@ -90,7 +90,8 @@ class FleetGateway(GatewayReplica):
         super().__init__()
         self._others, self._common, self._changes = others, common, Changes()
         self._access = make_access(common.gateway)
-        self._front = ManyModels(self._access, budget)
+        own_id = serve.get_replica_context().replica_id.unique_id
+        self._front = ManyModels(self._access, budget, own_id if common.gateway.replicas > 1 else None)
         self._leaving = set[asyncio.Task[None]]()
         await self._begin(self._front, common.gateway)
 

@@ -148,7 +148,25 @@ def test_series_of_all_have_the_deployment_as_a_label() -> None:
         if each.name == "headway_request_arrivals_total"
     }
     assert arrivals == set(MODELS.items())
-    assert all(each.labels.get("deployment") in MODELS for each in samples)
+    own = {each.name for each in samples if each.labels.get("deployment") not in MODELS}
+    assert own == {"headway_unknown_model_requests_total"}
+
+
+@pytest.mark.parametrize(("gateway", "labels"), [(None, {}), ("g1", {"gateway": "g1"})])
+def test_requests_for_unknown_models_are_counted(gateway: str | None, labels: Mapping[str, str]) -> None:
+    front = ManyModels(ANY, _no_budget, gateway)
+    for body in ({"model": "gpt"}, {"model": "gpt-2"}, {}):
+        completion(front, {**PROMPT, **body})
+
+    for accept in ("text/plain", "application/openmetrics-text; version=1.0.0"):
+        answer = asked(front, "GET", "/metrics", headers={"accept": accept})
+        assert answer.headers["content-type"].startswith(accept.partition(";")[0])
+        (counted,) = (each for family in families(answer.text) for each in family.samples)
+        assert (counted.name, counted.labels, counted.value) == (
+            "headway_unknown_model_requests_total",
+            labels,
+            2.0,
+        )
 
 
 def test_a_label_is_added_whether_there_are_others_or_none() -> None:
