@@ -17,6 +17,7 @@ from functools import partial
 from json import dumps
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from actors.hosts import addresses, unreachable_gateway
 from actors.planning.settings import KEPT_IN, PLACE, dump, fleet_of, kept_in_file, kept_in_store, value_at
@@ -150,8 +151,15 @@ def _announce(config: HeadwayConfig, form: Form, deployed: Deployed) -> None:
     for member in form.members:
         print(f"Deployment  {member}: {deployed.url}/deployments/{member}/")
     print(f"OpenAI API  {deployed.openai_url}")
-    print(f"Live page   {deployed.url}/")
-    print(f"Control     {deployed.url}/v1/control/status (headway status --url {deployed.url})", flush=True)
+    announce_pages(config, deployed.url)
+
+
+def announce_pages(config: HeadwayConfig, url: str) -> None:
+    """Print where the pages are, and that the port of the settings is another's."""
+    print(f"Live page   {url}/")
+    print(f"Control     {url}/v1/control/status (headway status --url {url})", flush=True)
+    if (wished := config.gateway.port) not in (0, port := urlsplit(url).port):
+        print(f"Port        {wished} (gateway.port) is taken, so it listens on {port}", flush=True)
 
 
 def down(address: AddressOption = None, name: NameOption = None) -> None:
