@@ -23,7 +23,7 @@ from actors.hosts import addresses, unreachable_gateway
 from actors.planning.settings import KEPT_IN, PLACE, dump, fleet_of, kept_in_file, kept_in_store, value_at
 from actors.store import InternalKvStore
 from actors.stored import put
-from headway.config import ConfigError, FleetConfig, HeadwayConfig, is_fleet, load_config, load_fleet
+from headway.config import ConfigError, FleetConfig, HeadwayConfig, is_fleet, load_config
 from headway_cli import ownership
 from headway_cli.cluster import APPLICATION, cluster, reload_signals, stop_signals, uninterrupted, wait_for
 from headway_cli.deployment import (
@@ -296,8 +296,7 @@ def start_detached(config: str | None, form: Form = WHOLE) -> Deployed:
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
     say(f"starting in the background; {log_file()} has its output")
-    found = load_fleet(config).common if config and form.members else load_config(config)
-    within_s = found.engine.ready_within_s + STARTING_RAY_S
+    within_s = (form.ready_within_s or load_config(config).engine.ready_within_s) + STARTING_RAY_S
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         if child.poll() is not None:
