@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as families
 
 from headway.config import HeadwayConfig, Right
 from serve_apps.access import Access, Holder, read_keys
+from serve_apps.gateway.admission import Quotas
 from serve_apps.gateway.app import make_app
 from serve_apps.gateway.backend import EmptyState, Readiness
 from serve_apps.gateway.many_models import ManyModels, labelled
@@ -33,13 +34,14 @@ def many(
     aliases: Mapping[str, Sequence[str]] | None = None,
     **backend: Any,
 ) -> ManyModels:
-    front = ManyModels(access, _no_budget)
+    front, quotas = ManyModels(access, _no_budget), Quotas(lambda: 0.0)
     front.change(
         {
             name: make_app(
                 HeadwayConfig.model_validate({"model": model, "aliases": (aliases or {}).get(name, ())}),
                 ScriptedBackend(chunks(name), **{"loads": LOADS, **backend}),
                 access=access,
+                quotas=quotas,
             )
             for name, model in models.items()
         }
@@ -227,6 +229,18 @@ def test_a_key_sees_and_uses_its_own_models(keyed: Access) -> None:
     assert [each["id"] for each in listed] == ["codestral"]
     named = completion(front, {**PROMPT, "model": "gpt"}, headers=coder).json()["error"]["message"]
     assert named == "The model 'gpt' does not exist here; codestral can be used"
+
+
+def test_a_keys_limits_hold_for_all_its_models_together(tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    limits = {"requests_per_minute": 2}
+    path.write_text(json.dumps([{"name": "a", "key": "k", "roles": ["infer"], "limits": limits}]))
+    path.chmod(0o600)
+    front, headers = many(Access(read_keys(path))), {"authorization": "Bearer k"}
+
+    asked_of = ("llama", "codestral", "llama", "codestral")
+    answers = [completion(front, {**PROMPT, "model": model}, headers=headers) for model in asked_of]
+    assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
 
 
 @pytest.mark.parametrize(
