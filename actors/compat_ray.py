@@ -40,6 +40,13 @@ def scaling_is_off(error: BaseException | None) -> bool:
     return isinstance(error, ExternalScalerDisabledError)
 
 
+def is_going(error: BaseException | None) -> bool:
+    """True for Serve's refusal to take a count for a deployment that is deleted, or is not there any more."""
+    from ray.serve._private.exceptions import DeploymentIsBeingDeletedError
+
+    return isinstance(error, DeploymentIsBeingDeletedError | ValueError)
+
+
 def scaling_turned_on() -> bytes:
     """The flag of an application that takes counts from outside, as Serve's controller takes it."""
     from ray.serve.generated.serve_pb2 import ApplicationArgs  # type: ignore[attr-defined] # generated

@@ -13,7 +13,16 @@ from headway_cli.errors import CliError
 from headway_cli.flags import argument, switch
 from headway_cli.live_checks import attach_settings
 from headway_cli.live_fleet import attached_form, fleet_settings
-from headway_cli.up import AddressOption, InsecureOption, NameOption, Place, Start, effective, start
+from headway_cli.up import (
+    AddressOption,
+    InsecureOption,
+    NameOption,
+    Place,
+    Start,
+    announce_pages,
+    effective,
+    start,
+)
 
 
 def attach(
@@ -45,8 +54,7 @@ def _announce_control(config: HeadwayConfig, fleet: FleetConfig | None, deployed
         print(_acts(effective(config)))
     for name, each in ({} if fleet is None else fleet.deployments).items():
         print(f"Deployment  {name}: {deployed.url}/deployments/{name}/  {_acts(each)}")
-    print(f"Live page   {deployed.url}/")
-    print(f"Control     {deployed.url}/v1/control/status (headway status --url {deployed.url})")
+    announce_pages(config, deployed.url)
     print(f"Metrics     {deployed.url}/metrics", flush=True)
     if fleet is None and (guess := guess_text(engine_profile(config).meta)):
         print(f"Profile     {guess} (status: by what the engines say)", flush=True)

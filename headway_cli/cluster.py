@@ -40,6 +40,9 @@ ENVIRONMENT = {
     # gRPC's handlers for forks crash some of the children with which Ray starts its processes, before they
     # have become those, and Ray does not notice. Read when grpc is imported, which Ray does.
     "GRPC_ENABLE_FORK_SUPPORT": "0",
+    # Processes that start at once: otherwise as many as there are cores, and Ray warns of three times as many
+    # in all, of which most of ours wait.
+    "RAY_worker_maximum_startup_concurrency": str(max(LEAST_CPUS, os.cpu_count() or 1)),
 }
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)

@@ -45,7 +45,8 @@ class Deployed:
 class Form:
     """What a verb deploys: its deployment with the HTTP server, and its parts in words.
 
-    Without `plans_within_s` it has come up once it is ready; with it, it is left to get there after so long.
+    It comes up within `ready_within_s`, 0: that of its settings. Without `plans_within_s` it has come up once
+    it is ready; with it, it is left to get there after so long.
     `members` are a fleet's deployments, which have come up when they are ready, too: the applications of
     their engines, or None where others run those.
     """
@@ -54,6 +55,7 @@ class Form:
     parts: str
     ingress: str
     build: Callable[[HeadwayConfig], "Application"]
+    ready_within_s: float = 0.0
     plans_within_s: float | None = None
     members: Mapping[str, Callable[[], "Application"] | None] = field(default_factory=dict)
 
@@ -106,7 +108,7 @@ def deploy(config: HeadwayConfig, say: Say, form: Form = WHOLE, name: str = APPL
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
     serve.start(proxy_location="Disabled", logging_config=quiet)
     say(f"starting {form.parts}")
-    within_s = config.engine.ready_within_s
+    within_s = form.ready_within_s or config.engine.ready_within_s
     deadline = time.monotonic() + within_s
     engines = {member: build() for member, build in form.members.items() if build is not None}
     run({**engines, name: form.build(config)})

@@ -6,7 +6,7 @@ deployments are added and removed, changed ones get their settings, and engines 
 replaced by Serve one by one. Nothing happens to the others.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -102,13 +102,20 @@ def fleet_form(fleet: FleetConfig) -> Form:
         parts=f"gateway, control plane and the engines of {engines}",
         ingress="Gateway",
         build=lambda _: _gateway(fleet),
+        ready_within_s=_longest_s(fleet.deployments.values()),
         members={name: partial(_engines, config) for name, config in fleet.deployments.items()},
     )
 
 
 def attached_form(fleet: FleetConfig) -> Form:
     """What `headway attach` deploys for a fleet."""
-    return replace(CONTROL_ALONE, build=lambda _: _control(fleet), members=dict.fromkeys(fleet.deployments))
+    within_s, members = _longest_s(fleet.deployments.values()), dict.fromkeys(fleet.deployments)
+    return replace(CONTROL_ALONE, build=lambda _: _control(fleet), ready_within_s=within_s, members=members)
+
+
+def _longest_s(deployments: Iterable[HeadwayConfig]) -> float:
+    """Seconds in which the engines of all should be ready."""
+    return max(each.engine.ready_within_s for each in deployments)
 
 
 def _gateway(fleet: FleetConfig) -> "Application":
@@ -167,8 +174,7 @@ def change(fleet: FleetConfig, application: str, say: Say) -> str:
     if anew:
         say(f"starting the engines of {', '.join(anew)}")
         run(anew)
-        within_s = max(now[name].engine.ready_within_s for name in anew)
-        wait_until_running(tuple(anew), within_s, say)
+        wait_until_running(tuple(anew), _longest_s(now[name] for name in anew), say)
     try:
         hand_over(application, members(fleet))
     except Refused as error:

@@ -17,12 +17,13 @@ from functools import partial
 from json import dumps
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from actors.hosts import addresses, unreachable_gateway
 from actors.planning.settings import KEPT_IN, PLACE, dump, fleet_of, kept_in_file, kept_in_store, value_at
 from actors.store import InternalKvStore
 from actors.stored import put
-from headway.config import ConfigError, FleetConfig, HeadwayConfig, is_fleet, load_config, load_fleet
+from headway.config import ConfigError, FleetConfig, HeadwayConfig, is_fleet, load_config
 from headway_cli import ownership
 from headway_cli.cluster import APPLICATION, cluster, reload_signals, stop_signals, uninterrupted, wait_for
 from headway_cli.deployment import (
@@ -150,8 +151,15 @@ def _announce(config: HeadwayConfig, form: Form, deployed: Deployed) -> None:
     for member in form.members:
         print(f"Deployment  {member}: {deployed.url}/deployments/{member}/")
     print(f"OpenAI API  {deployed.openai_url}")
-    print(f"Live page   {deployed.url}/")
-    print(f"Control     {deployed.url}/v1/control/status (headway status --url {deployed.url})", flush=True)
+    announce_pages(config, deployed.url)
+
+
+def announce_pages(config: HeadwayConfig, url: str) -> None:
+    """Print where the pages are, and that the port of the settings is another's."""
+    print(f"Live page   {url}/")
+    print(f"Control     {url}/v1/control/status (headway status --url {url})", flush=True)
+    if (wished := config.gateway.port) not in (0, port := urlsplit(url).port):
+        print(f"Port        {wished} (gateway.port) is taken, so it listens on {port}", flush=True)
 
 
 def down(address: AddressOption = None, name: NameOption = None) -> None:
@@ -288,8 +296,7 @@ def start_detached(config: str | None, form: Form = WHOLE) -> Deployed:
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
     say(f"starting in the background; {log_file()} has its output")
-    found = load_fleet(config).common if config and form.members else load_config(config)
-    within_s = found.engine.ready_within_s + STARTING_RAY_S
+    within_s = (form.ready_within_s or load_config(config).engine.ready_within_s) + STARTING_RAY_S
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         if child.poll() is not None:

@@ -35,6 +35,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
+from functools import cache
 from hashlib import sha256
 from ipaddress import ip_address
 from pathlib import Path
@@ -340,7 +341,13 @@ class Access:
 
     def _warn(self) -> None:
         if self._file is not None and (mode := self._file.stat().st_mode & 0o777) & OTHERS:
-            logger.warning("%s may be read by others (mode %04o): chmod 600", self._file, mode)
+            _warn_of(self._file, mode)
+
+
+@cache
+def _warn_of(file: Path, mode: int) -> None:
+    """Once a process: each deployment of a fleet is checked with the keys of all."""
+    logger.warning("%s may be read by others (mode %04o): chmod 600", file, mode)
 
 
 def make_access(settings: GatewaySettings, environ: Mapping[str, str] = os.environ) -> Access:

@@ -8,6 +8,7 @@ of one when its last request has ended.
 """
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from headway.config import FleetConfig, HeadwayConfig
 from headway.planning import Role
 from serve_apps.access import make_access
 from serve_apps.builders import gateway_deployment, plane_deployment
+from serve_apps.gateway.admission import Quotas
 from serve_apps.gateway.many_models import ManyModels
 from serve_apps.gateway_host import GatewayReplica
 from serve_apps.model_gateway import ModelGateway
@@ -90,8 +92,10 @@ class FleetGateway(GatewayReplica):
         super().__init__()
         self._others, self._common, self._changes = others, common, Changes()
         self._access = make_access(common.gateway)
-        self._front = ManyModels(self._access, budget)
         self._after: Mapping[str, str] = {}
+        self._quotas = Quotas(time.monotonic, common.gateway.replicas)
+        own_id = serve.get_replica_context().replica_id.unique_id
+        self._front = ManyModels(self._access, budget, own_id if common.gateway.replicas > 1 else None)
         self._leaving = set[asyncio.Task[None]]()
         await self._begin(self._front, common.gateway)
 
@@ -100,7 +104,7 @@ class FleetGateway(GatewayReplica):
         fresh, gone = self._changes.see(user_config)
         for name, config in fresh.items():
             handles = await asyncio.to_thread(_handles, name, config)
-            made = ModelGateway(config, handles, name, self._access)
+            made = ModelGateway(config, handles, name, self._access, self._quotas)
             self._join(made, self._common.gateway.replicas, name)
             self._let_go(self._models.get(name))
             self._models[name] = made

@@ -16,6 +16,7 @@ from headway.planning import Role
 from serve_apps.access import Access
 from serve_apps.control_api import control_routes, scaling_routes
 from serve_apps.control_plane import the_control_plane, the_scaling
+from serve_apps.gateway.admission import Quotas
 from serve_apps.gateway.app import make_app
 from serve_apps.gateway.fleet import Ask
 from serve_apps.routed.metrics import RoutingMetrics
@@ -25,7 +26,7 @@ from serve_apps.serve_backend import ServeBackend
 class ModelGateway:
     """Made and used on one event loop. `engines` are the deployments of `application`, by role.
 
-    `access` is that of a gateway of many models.
+    `access` and `quotas` are those of a gateway of many models.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class ModelGateway:
         engines: Mapping[str, DeploymentHandle[Any]],
         application: str,
         access: Access | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
         self._backend = ServeBackend(config, {Role(role): handle for role, handle in engines.items()})
         plane = the_control_plane(config, application)
@@ -45,6 +47,7 @@ class ModelGateway:
             plane=plane,
             routing=lambda: self._backend.routing().seen(),
             access=access,
+            quotas=quotas,
         )
         self.app.state.registry.register(RoutingMetrics(config.model, self._backend.routing))
         self._tasks = (

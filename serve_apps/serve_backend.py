@@ -50,7 +50,7 @@ from serve_apps.held import HeldRequests
 from serve_apps.membership import Member, Profile, Saturated
 from serve_apps.routed.client import ActorAddress, RouterClient, RouterConnection
 from serve_apps.routed.metrics import RoutingCounts
-from serve_apps.routed.requests import RoutedRequest
+from serve_apps.routed.requests import RequestState, RoutedRequest
 from serve_apps.routed.table import WaitLimits
 from serve_apps.silences import Silences
 
@@ -163,21 +163,28 @@ class RoutedPath:
 
     def __init__(self, client: RouterClient, phases: Phases, held: HeldRequests) -> None:
         self._client, self._phases, self._held = client, phases, held
+        self._queued = set[asyncio.Timeout]()
+        for pool in phases.pools.values():
+            pool.watch(self._end_queued)
 
     async def first(self, request: EngineRequest, timeline: Timeline) -> Begun:
         """The output and its first chunk. BackendError."""
-        assert request.route is not None, "only requests with a route are routed"
+        route = request.route
+        assert route is not None, "only requests with a route are routed"
         step = timeline.step("route")
-        if request.route.spills and not all(map(len, self._phases.pools.values())):
+        if route.spills and not all(map(len, self._phases.pools.values())):
             raise NotReady("no replica is running, and another deployment takes the request")
         await self._held.staffed(*self._phases.pools)
-        routed, lost = self._client.submit(request.route), False
+        routed, lost = self._client.submit(route), False
 
         async def attempt() -> Begun:
-            nonlocal lost
+            nonlocal lost, routed
             if lost:
                 await self._held.staffed(*self._phases.pools)
-                routed.again(timeline.placement)
+                if routed.state is RequestState.ENDED:
+                    routed = self._client.submit(route)
+                else:
+                    routed.again(timeline.placement)
             lost = True
             return await self._placed(routed, request, timeline, step)
 
@@ -198,11 +205,31 @@ class RoutedPath:
         """An attempt at the newest placement. `step` is that of the first one, which has begun. Lost."""
         while True:
             with step if not step.ended_s else timeline.step("route"):
-                placement = timeline.placement = await routed.placed()
+                placement = timeline.placement = await self._place(routed)
             try:
                 return await self._unless_superseded(routed, placement, request, timeline)
             except Superseded:
                 continue
+
+    async def _place(self, routed: RoutedRequest) -> Placement:
+        """Where it goes. NotStarted where a pool has become empty before that: it waits in no queue then, as
+        only requests that are held wake a pool.
+        """
+        try:
+            async with asyncio.timeout(None) as queued:
+                self._queued.add(queued)
+                return await routed.placed()
+        except TimeoutError:
+            routed.close()
+            raise NotStarted("a pool has no replica any more") from None
+        finally:
+            self._queued.discard(queued)
+
+    def _end_queued(self) -> None:
+        if self._queued and not all(map(len, self._phases.pools.values())):
+            queued, self._queued = self._queued, set()
+            for each in queued:
+                each.reschedule(asyncio.get_running_loop().time())
 
     async def _unless_superseded(
         self, routed: RoutedRequest, placement: Placement, request: EngineRequest, timeline: Timeline

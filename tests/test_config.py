@@ -100,7 +100,7 @@ def test_settings_are_frozen():
     [
         ("slo: {ttf_ms: 3}", "slo.ttf_ms", "did you mean 'ttft_ms'?"),
         ("plannr: {}", "plannr", "did you mean 'planner'?"),
-        ("zzz: {}", "zzz", "known here: aliases, connector, engine"),
+        ("zzz: {}", "zzz", "known here: aliases, connector, deployments, engine"),
         ("pools: {prefill: {min_replica: 1}}", "pools.prefill.min_replica", "did you mean 'min_replicas'?"),
         (
             "planner: {predictor_options: {1: 2}}",

@@ -36,6 +36,13 @@ def test_what_a_deployment_says_lies_over_what_all_have_in_common(file: Path) ->
     assert [each.simulation.seed for each in (chat, summaries)] == [3, 3]
 
 
+def test_a_misspelt_list_of_deployments_is_hinted_at(file: Path) -> None:
+    file.write_text(FILE.replace("deployments:", "deploymnts:"))
+
+    with pytest.raises(ConfigError, match=r"deploymnts: unknown key; did you mean 'deployments'\?"):
+        load_config(file)
+
+
 def test_pools_of_another_form_replace_the_common_ones(file: Path) -> None:
     chat, summaries = load_fleet(file).deployments.values()
 

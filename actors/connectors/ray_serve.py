@@ -94,6 +94,8 @@ class ControllerActor:
         cause = error.cause if isinstance(error, RayTaskError) else None
         if compat_ray.scaling_is_off(cause):
             return ScalingDisabled(f"{self._application}: runs without external_scaler_enabled")
+        if compat_ray.is_going(cause):
+            return Refused(f"{self._application}: a deployment is just being replaced or removed")
         if isinstance(cause, KeyError):
             return Refused(f"{self._application}: has no deployment {cause.args[0]}")
         if cause is not None:

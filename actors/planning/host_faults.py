@@ -25,7 +25,7 @@ GCS may be away: then the document says so instead.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -125,20 +125,28 @@ def _back(fault: HostFault, now_s: float) -> HostFault:
     return fault.model_copy(update={"state": "back", "back_s": now_s})
 
 
-def restarts(actors: Iterable[Mapping[str, Any]], application: str) -> Mapping[str, RestartFigures]:
-    """By part, of the rows of Ray's table of actors; replicas are those of the application."""
+def restarts(
+    actors: Collection[Mapping[str, Any]], application: str, front: str = ""
+) -> Mapping[str, RestartFigures]:
+    """By part, of the rows of Ray's table of actors; replicas are those of the application and of its front.
+
+    What happened before the first replica of the application is of others.
+    """
     found: dict[str, RestartFigures] = {}
-    ours = f"{REPLICA}{application}#"
+    own = f"{REPLICA}{application}#"
+    ours = (own, f"{REPLICA}{front or application}#")
+    begins = (actor["StartTime"] / 1e3 for actor in actors if actor["Name"].startswith(own))
+    since_s = min(filter(None, begins), default=0.0)
     for actor in actors:
         name, state = actor["Name"], actor["State"]
         if name in names.ACTORS or name.startswith(names.ROUTER_PREFIX):
             if state == "ALIVE" and actor["NumRestarts"] > 0:
                 found[name] = RestartFigures(count=actor["NumRestarts"], at=actor["Timestamp"] / 1e3)
         elif name.startswith(ours) and state == "DEAD" and _reason(actor["DeathCause"]) in DIED:
-            part, at = name.removeprefix(ours).partition("#")[0], actor["EndTime"] / 1e3
+            part, at = name.split("#")[1], actor["EndTime"] / 1e3
             before = found.get(part, RestartFigures(count=0, at=at))
             found[part] = RestartFigures(count=before.count + 1, at=max(before.at, at))
-    return found
+    return {part: each for part, each in found.items() if each.at >= since_s}
 
 
 def parts(actors: Iterable[Mapping[str, Any]], application: str) -> frozenset[str]:
@@ -241,8 +249,8 @@ def _tables() -> _Tables:
 def _looked(application: str, front: str) -> _Look:
     """All nodes that Ray knows, with their named actors, restarts, parts; blocks while it asks the GCS."""
     actors, nodes = _tables().get()
-    restarted = {**restarts(actors.values(), front), **restarts(actors.values(), application)}
-    return _nodes(actors, nodes), restarted, parts(actors.values(), front)
+    rows = actors.values()
+    return _nodes(actors, nodes), restarts(rows, application, front), parts(rows, front)
 
 
 def _nodes(actors: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> Sequence[_Node]:

@@ -56,7 +56,7 @@ class GatewaySettings(Settings):
     hosts: tuple[str, ...] = ()
     """Further names under which clients without keys may send control requests (docs/howto/secure.md)."""
     port: NonNegativeInt = Field(default=8000, le=65_535)
-    """0: any free port; several gateways need one that is named."""
+    """0: any free port; for one that is taken, the next free one. Several gateways need one that is named."""
     replicas: PositiveInt = Field(default=1, le=64)
     """Gateways, each a process; those of one node share the port (docs/hosts.md#several-gateways)."""
     max_per_node: PositiveInt | None = Field(default=None, le=64)

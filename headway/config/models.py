@@ -318,15 +318,20 @@ def load_config(path: str | Path | None = None, overrides: Mapping[str, Any] = D
         named = OPTIONS if any(_under(key, each) for each in given) else source
         return f"{named}: {key}" if key else named
 
-    return validated(tree, place)
+    return validated(tree, place, "deployments")
 
 
-def validated(tree: Mapping[str, Any], place: Callable[[str], str]) -> HeadwayConfig:
-    """The settings that such keys mean; `place` says where a dotted key stands. ConfigError."""
+def validated(tree: Mapping[str, Any], place: Callable[[str], str], *others: str) -> HeadwayConfig:
+    """The settings that such keys mean; `place` says where a dotted key stands. ConfigError, of which hints
+    know `others` that may stand at the top, too.
+    """
     try:
         return HeadwayConfig.model_validate(tree)
     except ValidationError as error:
-        found = every_fault(error, json_schema())
+        schema = json_schema()
+        found = every_fault(
+            error, {**schema, "properties": schema["properties"] | {key: {} for key in others}}
+        )
         faults = [f"{place(key)}: {fault}" for key, fault in found]
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         raise ConfigError(faults[0] + more, faults) from error

@@ -50,7 +50,7 @@ from headway.config.routing import ANY_TENANT, RoutingSettings, TenantSettings
 from headway.planning import Slo
 from headway.routing.types import RequestSlo
 from serve_apps.access import UNNAMED_TENANT, Holder, KeyLimits
-from serve_apps.faults import RETRY_AFTER_S, OverLimit, Shed
+from serve_apps.faults import RETRY_AFTER_S, Fault, OverLimit, Shed
 from serve_apps.gateway.reading import GenerationRequest
 from serve_apps.gateway.slo_targets import MOST_SESSION_CHARACTERS, SloTargets
 
@@ -113,8 +113,12 @@ class Quotas:
         *,
         stream: bool,
         requests: int = 1,
+        given_back: tuple[type[Fault], ...] = (),
     ) -> Iterator[None]:
-        """A call of at most `tokens`, while it runs; `came_to` counts them at its end. OverLimit."""
+        """A call of at most `tokens`, while it runs; `came_to` counts them at its end. OverLimit.
+
+        One that ends by a fault that is `given_back` used nothing of a minute: it is counted elsewhere.
+        """
         if limits is None:
             yield
             return
@@ -128,6 +132,10 @@ class Quotas:
 
         try:
             yield
+        except given_back:
+            account.of_requests.take(-requests)
+            account.of_tokens.take(-came_to())
+            raise
         finally:
             account.requests, account.tokens = account.requests - requests, account.tokens - tokens
             account.streams -= stream

@@ -35,6 +35,7 @@ from serve_apps.control_metrics import ControlMetrics, StatusFeed, exposition
 from serve_apps.engines.protocol import AuxiliaryCall
 from serve_apps.faults import RETRY_AFTER_S, Fault, starlette_app
 from serve_apps.gateway import openapi
+from serve_apps.gateway.admission import Quotas
 from serve_apps.gateway.backend import Backend, BackendError, fault_of
 from serve_apps.gateway.generation import Generation
 from serve_apps.gateway.reading import model_named
@@ -300,13 +301,14 @@ def make_app(
     plane: "ActorControlPlane | None" = None,
     routing: Callable[[], Mapping[str, object]] = dict,
     access: Access | None = None,
+    quotas: Quotas | None = None,
 ) -> GatewayApp:
     """The gateway over `backend`, with further routes behind the same keys. ConfigError, ProfileError.
 
     With `plane` it has the live page, which shows what `routing` says of the router, and its metrics have
-    those of the control plane. `access` is that of a gateway of several models.
+    those of the control plane. `access` and `quotas` are those of a gateway of several models.
     """
-    access, state = access or make_access(config.gateway), make_state(config, backend, clock)
+    access, state = access or make_access(config.gateway), make_state(config, backend, clock, quotas)
     if plane is None:
         return GatewayApp(state, access, extra_routes)
     fleet = state.fleet

@@ -117,6 +117,10 @@ LONG_TEXT = 16_384
 logger = logging.getLogger(__name__)
 
 
+NO_PLACE = (Shed, Unready)
+"""Faults after which the next deployment is asked, where there is one."""
+
+
 class Generation:
     """The endpoint of one API; called with the headers of every response, the request's id first."""
 
@@ -147,7 +151,7 @@ class Generation:
         except Fault as fault:
             # Once its last byte has left, a request has gone well.
             outcome = "ok" if channel.ended else fault.outcome
-            if after is not None and not channel.started and isinstance(fault, Shed | Unready):
+            if after is not None and not channel.started and isinstance(fault, NO_PLACE):
                 outcome = "spilled"
             elif not channel.ended:
                 for each in records:
@@ -204,6 +208,7 @@ class Generation:
                 lambda: input_tokens + sum(each.output_tokens for each in records),
                 stream=stream,
                 requests=len(requests),
+                given_back=NO_PLACE if after is not None else (),
             ):
                 # What a key may not have is no load that a planner has to size for.
                 for each, request in zip(records, requests, strict=True):

@@ -5,7 +5,7 @@ attached fleet, of a control plane alone.
                                     place there the one that it spills over to
     /deployments/NAME/…             everything of one deployment, as a gateway of its own has it
     GET /v1/models, /v1/requests/ID of all deployments
-    GET /metrics                    of all, with the label `deployment`
+    GET /metrics                    of all, with the label `deployment`, and requests for models of none
     GET /health, /ready             of this process: ready once a deployment is
     GET /v1/fleet, /                all deployments in short, as JSON and as a page
     everything else                 the first deployment's, as a gateway of one model has it
@@ -16,12 +16,15 @@ Deployments come and go while it runs (`change`). A body is read here, for its m
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import quote
 
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -32,7 +35,7 @@ from serve_apps import live_page
 from serve_apps.access import OPEN, READ, Access, Holder, own_scope
 from serve_apps.faults import ClientGone, Fault, InvalidRequest, Moved, NotFound, UnknownModel, starlette_app
 from serve_apps.gateway.app import AUXILIARY_CALLS, adding, request_id_of
-from serve_apps.gateway.fleet import joined
+from serve_apps.gateway.fleet import GATEWAY, joined
 from serve_apps.gateway.reading import LONG_BYTES, Bodies, model_named
 from serve_apps.gateway.responses import ENDPOINTS, Channel, Header
 from serve_apps.gateway.spillover import Call, Spillover, Target
@@ -76,12 +79,19 @@ class Member(Target, Protocol):
         """The records of a request. NotFound, HTTPException."""
 
 
-class ManyModels:
-    """The ASGI application. Without a deployment it serves nothing but its own pages."""
+class ManyModels(Collector):
+    """The ASGI application. Without a deployment it serves nothing but its own pages.
 
-    def __init__(self, access: Access, fleet: Callable[[], Awaitable[Document]]) -> None:
+    As a collector it has what it counts itself, labelled `gateway` where it is one of several of that name.
+    """
+
+    def __init__(
+        self, access: Access, fleet: Callable[[], Awaitable[Document]], gateway: str | None = None
+    ) -> None:
         """`fleet` is what the planner says (`headway.planning.documents.FleetDocument`), or nothing."""
         self._access, self._fleet = access, fleet
+        self._labels = {} if gateway is None else {GATEWAY: gateway}
+        self._unknown = 0
         self._apps: Mapping[str, Member] = {}
         self._by_model: Mapping[str, str] = {}
         self._after: Mapping[str, str] = {}
@@ -164,6 +174,7 @@ class ManyModels:
         if name is None and (model or len(self._apps) != 1):
             said = f"The model {model!r:.120} does not exist here" if model else "'model' is missing"
             kind = UnknownModel if model else InvalidRequest
+            self._unknown += kind is UnknownModel
             raise kind(
                 f"{said}; {', '.join(self._models_of(holder)) or 'no model'} can be used", param="model"
             )
@@ -234,15 +245,23 @@ class ManyModels:
         found = {**budgets, "deployments": rows}
         return JSONResponse(found, headers={"cache-control": "no-store"})
 
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """What no deployment counts."""
+        text = "Requests for models that no deployment of a fleet serves"
+        family = CounterMetricFamily("headway_unknown_model_requests", text, labels=tuple(self._labels))
+        family.add_metric(tuple(self._labels.values()), self._unknown)
+        yield family
+
     async def _metrics(self, request: Request) -> Response:
-        """Prometheus' text, or OpenMetrics, of all deployments; each series has the label `deployment`."""
+        """Prometheus' text, or OpenMetrics: what is counted here, and the series of all deployments, each of
+        which has the label `deployment`.
+        """
         accept = request.headers.get("accept", "")
         names, apps = list(self._apps), list(self._apps.values())
         pages = await asyncio.gather(*(app.page(accept) for app in apps))
-        text = joined(
-            labelled(bytes(page.body).decode(), name) for name, page in zip(names, pages, strict=True)
-        )
-        kind = pages[0].headers["content-type"] if pages else "text/plain"
+        of_each = (labelled(bytes(page.body).decode(), name) for name, page in zip(names, pages, strict=True))
+        encoder, kind = choose_encoder(accept)
+        text = joined([encoder(self).decode(), *of_each])
         return Response(text, headers={"content-type": kind})
 
     async def _page(self, _: Request) -> Response:

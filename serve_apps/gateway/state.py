@@ -130,8 +130,10 @@ class GatewayState:
         return self.traffic.places.some(count, holder.name, holder.limits, alone=holder.alone)
 
 
-def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], float]) -> GatewayState:
-    """The state of a new gateway. ConfigError, ProfileError."""
+def make_state(
+    config: HeadwayConfig, backend: Backend, clock: Callable[[], float], quotas: Quotas | None = None
+) -> GatewayState:
+    """The state of a new gateway; what keys use is in `quotas`, or in new ones. ConfigError, ProfileError."""
     kind, prompts = engine_kind(config), make_prompts(config)
     identity = identify(config, prompts)
     places = Places(config.gateway.max_requests)
@@ -165,7 +167,7 @@ def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], floa
         tenants=Tenants(config.routing, lambda: metrics.slo),
         routes=Routes(config),
         bodies=Bodies(),
-        quotas=Quotas(clock, config.gateway.replicas),
+        quotas=quotas or Quotas(clock, config.gateway.replicas),
         repeats=Repeats(clock),
         retry_budgets=RetryBudgets(gateway.retry_budget, clock),
         records=records,

@@ -13,6 +13,7 @@ PRIVATE: Mapping[str, str] = {
     "ray.experimental.internal_kv:_internal_kv_del": "the store",
     "ray.experimental.internal_kv:_internal_kv_list": "the store",
     "ray.serve._private.common:DeploymentID": "replica counts set through Serve's controller",
+    "ray.serve._private.exceptions:DeploymentIsBeingDeletedError": "why counts are refused",
     "ray.serve._private.exceptions:ExternalScalerDisabledError": "why counts are refused",
     "ray.serve._private.controller:ServeController.get_deployment_details": "replicas of Ray Serve read",
     "ray.serve._private.controller:ServeController.update_deployment_replicas": "counts of Ray Serve set",

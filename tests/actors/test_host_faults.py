@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from ray.core.generated.common_pb2 import ActorDeathCause, ActorDiedErrorContext
 
 from actors.planning.host_faults import BACK_S, ORDERLY, HostFaults, SeenHost, parts, restarts
@@ -68,11 +69,13 @@ def test_the_reasons_of_an_orderly_end_are_rays() -> None:
     }
 
 
-def row(name: str, state: str = "ALIVE", times: int = 0, at: float = 0.0, reason: str = "") -> dict[str, Any]:
+def row(
+    name: str, state: str = "ALIVE", times: int = 0, at: float = 0.0, reason: str = "", began: float = 0.0
+) -> dict[str, Any]:
     cause = ActorDeathCause()
     if reason:
         cause.actor_died_error_context.reason = ActorDiedErrorContext.Reason.Value(reason)
-    moments = {"Timestamp": 1e3 * at, "EndTime": 1e3 * at}
+    moments = {"StartTime": 1e3 * began, "Timestamp": 1e3 * at, "EndTime": 1e3 * at}
     return {"Name": name, "State": state, "NumRestarts": times, "DeathCause": cause, **moments}
 
 
@@ -96,6 +99,21 @@ def test_actors_that_came_back_and_replicas_that_were_lost_are_counted() -> None
         "Router:m": RestartFigures(count=1, at=60.0),
         "Gateway": RestartFigures(count=2, at=30.0),
     }
+
+
+@pytest.mark.parametrize(("began", "planner_came_back"), [(40.0, True), (60.0, False)])
+def test_what_came_back_before_a_deployment_was_added_is_not_told_of_it(
+    began: float, planner_came_back: bool
+) -> None:
+    rows = [
+        row("Planner", times=1, at=50.0),
+        replica("Gateway", 30.0, "WORKER_DIED", app="models"),
+        row("SERVE_REPLICA::chat#Mixed#1", began=began),
+        row("SERVE_REPLICA::chat#Mixed#2", "PENDING_CREATION"),
+        replica("Mixed", 70.0, "WORKER_DIED", app="chat"),
+    ]
+    planner = {"Planner": RestartFigures(count=1, at=50.0)} if planner_came_back else {}
+    assert restarts(rows, "chat", "models") == {**planner, "Mixed": RestartFigures(count=1, at=70.0)}
 
 
 def test_what_ended_in_an_orderly_way_or_is_not_ours_is_none() -> None:

@@ -4,10 +4,13 @@ import asyncio
 from dataclasses import dataclass, field, replace
 
 import pytest
+import ray
+from ray.exceptions import RayTaskError
+from ray.serve._private.exceptions import DeploymentIsBeingDeletedError
 
 from actors.connectors import connector_problems, make_connector
 from actors.connectors.protocol import Action, PoolCounts, Ready, Refused, Unreachable
-from actors.connectors.ray_serve import RayServeConnector, ScalingDisabled
+from actors.connectors.ray_serve import ControllerActor, RayServeConnector, ScalingDisabled
 from actors.connectors.served import ServedDeployment, ServedReplica, served
 from headway.config import load_config
 from headway.planning import Role
@@ -194,3 +197,27 @@ def test_deployments_of_another_application_by_name_and_not_those_that_serve_sca
 def test_gaps_in_the_names_are_one_line_each(settings: dict[str, object], lines: list[str]):
     config = load_config(None, {"connector.ray_serve": settings})
     assert connector_problems(config) == [f"connector.ray_serve.{line}" for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        (DeploymentIsBeingDeletedError("Deployment(name='Decode') …"), "chat: a deployment is just being"),
+        (ValueError("Application 'chat' not found"), "chat: a deployment is just being"),
+        (RuntimeError("disk full\nmore"), "chat: disk full$"),
+    ],
+)
+def test_of_a_deployment_that_is_replaced_no_words_of_serve_are_repeated(
+    cause: Exception, said: str, monkeypatch: pytest.MonkeyPatch
+):
+    class Method:
+        @staticmethod
+        async def remote(*_: object) -> None:
+            raise RayTaskError("update_deployment_replicas", "Traceback …", cause)
+
+    class Controller:
+        update_deployment_replicas = Method
+
+    monkeypatch.setattr(ray, "get_actor", lambda *_, **__: Controller)
+    with pytest.raises(Refused, match=said):
+        asyncio.run(ControllerActor("chat").scale("Decode", 2))

@@ -1,9 +1,17 @@
 """`headway check` of a file of several deployments: each by itself, and what they come to together."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cli_cases import headway
+from ray import serve
+
+from headway.config import FleetConfig, load_fleet
+from headway_cli import deployment
+from headway_cli.deployment import Form, Say
+from headway_cli.live_fleet import attached_form, fleet_form
 
 FILE = """
 fleet: {gpus: 3}
@@ -28,6 +36,30 @@ def test_each_deployment_is_checked(file: Path, capsys: pytest.CaptureFixture[st
         f"{file}: deployments.chat: ok, headway",
         f"{file}: deployments.code: ok, headway",
     ]
+
+
+class Waited(Exception):
+    """The engines were waited for."""
+
+
+@pytest.mark.parametrize("form", [fleet_form, attached_form])
+def test_what_takes_longest_to_start_is_waited_for(
+    form: Callable[[FleetConfig], Form], file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text(FILE.replace("codestral,", "codestral, engine: {ready_within_s: 1800},"))
+    fleet = load_fleet(file)
+
+    def waited(_: Sequence[str], within_s: float, __: Say) -> None:
+        assert (within_s, fleet.common.engine.ready_within_s) == (1800.0, 300.0)
+        raise Waited
+
+    monkeypatch.setattr(deployment, "exists", lambda _: False)
+    monkeypatch.setattr(deployment, "run", lambda _: None)
+    monkeypatch.setattr(deployment, "wait_until_running", waited)
+    monkeypatch.setattr(serve, "start", lambda **_: None)
+    built = replace(form(fleet), build=lambda _: None, members={})
+    with pytest.raises(Waited):
+        deployment.deploy(fleet.common, print, built)
 
 
 @pytest.mark.parametrize(

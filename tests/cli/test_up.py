@@ -195,3 +195,10 @@ def test_no_child_crashes_in_a_fork_beside_grpc() -> None:
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.split() == ["300"], ran.stderr[-2000:]
+
+
+@pytest.mark.parametrize(("wished", "says"), [(8000, True), (8001, False), (0, False)])
+def test_a_port_that_was_taken_is_said(wished: int, says: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    starting.announce_pages(load_config(None, {"gateway.port": wished}), "http://127.0.0.1:8001")
+    line = "Port        8000 (gateway.port) is taken, so it listens on 8001"
+    assert (line in capsys.readouterr().out) is says

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as families
 
 from headway.config import HeadwayConfig, Right
 from serve_apps.access import Access, Holder, read_keys
+from serve_apps.gateway.admission import Quotas
 from serve_apps.gateway.app import make_app
 from serve_apps.gateway.backend import (
     EmptyState,
@@ -40,13 +41,14 @@ def many(
     aliases: Mapping[str, Sequence[str]] | None = None,
     **backend: Any,
 ) -> ManyModels:
-    front = ManyModels(access, _no_budget)
+    front, quotas = ManyModels(access, _no_budget), Quotas(lambda: 0.0)
     front.change(
         {
             name: make_app(
                 HeadwayConfig.model_validate({"model": model, "aliases": (aliases or {}).get(name, ())}),
                 ScriptedBackend(chunks(name), **{"loads": LOADS, **backend}),
                 access=access,
+                quotas=quotas,
             )
             for name, model in models.items()
         }
@@ -155,7 +157,25 @@ def test_series_of_all_have_the_deployment_as_a_label() -> None:
         if each.name == "headway_request_arrivals_total"
     }
     assert arrivals == set(MODELS.items())
-    assert all(each.labels.get("deployment") in MODELS for each in samples)
+    own = {each.name for each in samples if each.labels.get("deployment") not in MODELS}
+    assert own == {"headway_unknown_model_requests_total"}
+
+
+@pytest.mark.parametrize(("gateway", "labels"), [(None, {}), ("g1", {"gateway": "g1"})])
+def test_requests_for_unknown_models_are_counted(gateway: str | None, labels: Mapping[str, str]) -> None:
+    front = ManyModels(ANY, _no_budget, gateway)
+    for body in ({"model": "gpt"}, {"model": "gpt-2"}, {}):
+        completion(front, {**PROMPT, **body})
+
+    for accept in ("text/plain", "application/openmetrics-text; version=1.0.0"):
+        answer = asked(front, "GET", "/metrics", headers={"accept": accept})
+        assert answer.headers["content-type"].startswith(accept.partition(";")[0])
+        (counted,) = (each for family in families(answer.text) for each in family.samples)
+        assert (counted.name, counted.labels, counted.value) == (
+            "headway_unknown_model_requests_total",
+            labels,
+            2.0,
+        )
 
 
 def test_a_label_is_added_whether_there_are_others_or_none() -> None:
@@ -283,6 +303,18 @@ def test_a_key_sees_and_uses_its_own_models(keyed: Access) -> None:
     assert [each["id"] for each in listed] == ["codestral"]
     named = completion(front, {**PROMPT, "model": "gpt"}, headers=coder).json()["error"]["message"]
     assert named == "The model 'gpt' does not exist here; codestral can be used"
+
+
+def test_a_keys_limits_hold_for_all_its_models_together(tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    limits = {"requests_per_minute": 2}
+    path.write_text(json.dumps([{"name": "a", "key": "k", "roles": ["infer"], "limits": limits}]))
+    path.chmod(0o600)
+    front, headers = many(Access(read_keys(path))), {"authorization": "Bearer k"}
+
+    asked_of = ("llama", "codestral", "llama", "codestral")
+    answers = [completion(front, {**PROMPT, "model": model}, headers=headers) for model in asked_of]
+    assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
 
 
 @pytest.mark.parametrize(

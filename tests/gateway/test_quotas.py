@@ -57,6 +57,21 @@ def test_what_was_not_produced_is_given_back() -> None:
         spend(quotas, limits)
 
 
+def test_what_is_served_elsewhere_is_counted_there_alone() -> None:
+    quotas, _ = books()
+    limits = KeyLimits(requests_per_minute=2, tokens_per_minute=100)
+    for _ in range(9):
+        with (
+            pytest.raises(Shed),
+            quotas.used("a", limits, 90, lambda: 40, stream=False, requests=2, given_back=(Shed,)),
+        ):
+            raise Shed("no place")
+    spend(quotas, limits, tokens=60)
+    spend(quotas, limits, tokens=40)
+    with pytest.raises(OverLimit):
+        spend(quotas, limits)
+
+
 def test_more_than_a_minutes_tokens_at_once_is_a_debt_and_not_a_refusal() -> None:
     quotas, clock = books()
     limits = KeyLimits(tokens_per_minute=100)

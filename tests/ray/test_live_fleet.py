@@ -2,10 +2,13 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import openai
 import pytest
+import ray
 from ray import serve
+from ray._private import worker as ray_worker
 
 from actors import control_plane, names
 from headway_cli.deployment import delete, deploy
@@ -100,3 +103,14 @@ def test_what_is_killed_comes_back_with_what_there_is_now(fleet: Fleet) -> None:
     assert fleet.models() == ["llama-3.1-8b", "qwen-2.5-7b"]
     assert asyncio.run(fleet.asked("llama-3.1-8b")) == 3
     assert fleet.has_all_decisions("chat")
+
+
+def test_as_many_processes_as_a_fleet_has_are_no_warning_of_rays(ray_cluster: object) -> None:
+    @ray.remote(num_cpus=0)
+    class Idle:
+        """It has a process, and nothing to do."""
+
+    actors = [Idle.remote() for _ in range(18)]
+    ray.get([actor.__ray_ready__.remote() for actor in actors])
+    said = Path(ray_worker.global_worker.node.get_logs_dir_path(), "raylet.out").read_text()
+    assert "worker processes have been started" not in said

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 
+from actors.names import NamedActor
 from actors.routing.messages import Completed
 from headway.config import load_config
 from headway.planning import Role
@@ -54,14 +55,14 @@ class World:
     def engines(self, role: Role) -> list[Engine]:
         return [replica.engine for replica in self.handles[role].replicas.values()]
 
-    def request(self, input_tokens: int = 10) -> EngineRequest:
+    def request(self, input_tokens: int = 10, *, critical: bool = True) -> EngineRequest:
         name = uuid4().hex
         route = RouteRequest(
             request_id=name,
             arrival_s=asyncio.get_running_loop().time(),
             input_tokens=input_tokens,
             max_tokens=TOKENS,
-            critical=True,
+            critical=critical,
         )
         return EngineRequest(
             request_id=name,
@@ -72,9 +73,9 @@ class World:
             route=route,
         )
 
-    async def tokens(self, input_tokens: int = 10) -> int:
+    async def tokens(self, input_tokens: int = 10, *, critical: bool = True) -> int:
         timeline = Timeline()
-        stream = self.backend.generate(self.request(input_tokens), timeline)
+        stream = self.backend.generate(self.request(input_tokens, critical=critical), timeline)
         count = sum([chunk.tokens async for chunk in stream])
         assert timeline.placement is not None
         self.placements.append(timeline.placement)
@@ -139,6 +140,39 @@ async def test_with_nothing_but_broken_engines_the_attempts_are_used_up(world: W
     with pytest.raises(NotReady, match="attempts were lost"):
         await world.tokens()
     await world.quiet()
+
+
+ASLEEP = {"pools": {"prefill": {"min_replicas": 0}, "decode": {"min_replicas": 0}}}
+
+
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
+def test_a_request_in_the_routers_queue_wakes_a_pool_that_becomes_empty(
+    role: Role, monkeypatch: pytest.MonkeyPatch
+):
+    """It waited in the queue, of which the planner hears nothing, for as long as a request may."""
+    heard = asyncio.Event()
+
+    async def hear(planner: NamedActor, method: str, *_: Any, **__: Any) -> tuple[float | None, bool]:
+        assert method == "held"
+        heard.set()
+        return None, False
+
+    async def scenario(world: World) -> None:
+        await world.tokens()
+        pool, replicas = world.handles[role].pool, world.handles[role].replicas
+        pool.update((name, {"waiting": 1000}) for name in replicas)
+        task = asyncio.create_task(world.tokens(critical=False))
+        while not world.line.sessions.router.queued:
+            await asyncio.sleep(0.01)
+        pool.update([])
+        await heard.wait()
+        await world.quiet()
+        pool.update((name, {}) for name in replicas)
+        assert await task == TOKENS
+        await world.quiet()
+
+    monkeypatch.setattr(NamedActor, "call", hear)
+    play(scenario, ASLEEP)
 
 
 @in_world(SPLIT)
