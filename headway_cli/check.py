@@ -112,8 +112,6 @@ def _check(settings: HeadwayConfig, config: str, file: str | None) -> None:
             print(f"note: {line}")
     for gpu_type, name in settings.routing.gpu_profiles.items():
         print(f"GPU type {gpu_type}: {serves(plan.gpu_profiles[gpu_type])}, from {name}")
-    if settings.gpu_types:
-        print(f"GPU types of gpu-plan: {', '.join(settings.gpu_types)}")
 
 
 def _plan(settings: HeadwayConfig, config: str, file: str | None) -> Plan:

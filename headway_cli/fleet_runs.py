@@ -112,24 +112,93 @@ def _in_order(
         yield group, {name: spilled for name, spilled in found.items() if spilled is not None}
 
 
+class Least(NamedTuple):
+    """The least budgets by GPU type, what comes of them, and how each was found, in a sentence."""
+
+    gpus: Mapping[str, int]
+    uses: Mapping[str, DeploymentUse]
+    said: Mapping[str, str]
+
+    def cost(self, prices: Mapping[str, float]) -> float:
+        """Of all its GPUs, an hour."""
+        return sum(prices[gpu_type] * count for gpu_type, count in self.gpus.items())
+
+
 def run_least(
     jobs: Mapping[str, Job], budgets: Mapping[str, int | None], progress: Progress | None = None
 ) -> FleetReport:
     """Simulate the deployments, those of each GPU type under the least budget on which all keep what they do
-    without one. Of a type from which requests spill over that is what is stated.
+    without one. A type from which requests spill over has its stated budget, or, where all have prices, the
+    part of it with which all GPUs together are cheapest.
     """
-    uses, gpus, said = dict[str, DeploymentUse](), 0, list[str]()
+    found = _all_least(jobs, budgets, progress)
+    prices = _prices(jobs)
+    for gpu_type in {job.config.fleet.gpu_type: None for job in jobs.values() if job.config.spillover}:
+        if budgets.keys() <= prices.keys():
+            found = _cheapest(jobs, {**budgets, **found.gpus}, gpu_type, found, progress)
+    return FleetReport(
+        gpus=sum(found.gpus.values()),
+        whole=BudgetUse(deployments=[found.uses[name] for name in jobs]),
+        least=[found.said[gpu_type] for gpu_type in budgets],
+    )
+
+
+def _prices(jobs: Mapping[str, Job]) -> Mapping[str, float]:
+    return {
+        gpu_type: each.price_per_gpu_hour
+        for job in jobs.values()
+        for gpu_type, each in job.config.gpu_types.items()
+    }
+
+
+def _cheapest(
+    jobs: Mapping[str, Job],
+    budgets: Mapping[str, int | None],
+    gpu_type: str,
+    stated: Least,
+    progress: Progress | None,
+) -> Least:
+    """The part of one budget with which the least others cost least: by thirds, as if there were one dip."""
+    prices, high = _prices(jobs), stated.gpus[gpu_type]
+    tried = {high: stated}
+    low = max(1, sum(_minimum(job.config, use.report) for job, use in _on(jobs, gpu_type, stated)))
+
+    def cost(gpus: int) -> float:
+        if gpus not in tried:
+            tried[gpus] = _all_least(jobs, {**budgets, gpu_type: gpus}, progress)
+        return tried[gpus].cost(prices)
+
+    first, last = low, high
+    while last - first > 1:
+        third = (last - first) // 3
+        left, right = first + third, max(last - third, first + third + 1)
+        first, last = (first, right - 1) if cost(left) <= cost(right) else (left + 1, last)
+    best = min(range(first, last + 1), key=cost)
+    others = ", ".join(f"{count}: {cost(count):g}" for count in sorted(tried) if count != best)
+    sentence = f"all GPUs are cheapest with {plural(best, f'{gpu_type} GPU')}: {cost(best):g} an hour"
+    sentence += f" ({others})" if others else ""
+    return tried[best]._replace(said={**tried[best].said, gpu_type: sentence})
+
+
+def _on(jobs: Mapping[str, Job], gpu_type: str, found: Least) -> Iterator[tuple[Job, DeploymentUse]]:
+    return ((job, found.uses[name]) for name, job in _of_type(jobs, gpu_type, None).jobs.items())
+
+
+def _all_least(
+    jobs: Mapping[str, Job], budgets: Mapping[str, int | None], progress: Progress | None
+) -> Least:
+    found = Least({}, {}, {})
     groups = [_of_type(jobs, gpu_type, gpus) for gpu_type, gpus in budgets.items()]
+    uses = dict[str, DeploymentUse]()
     for group, came in _in_order(jobs, groups, uses):
         if group.gpus is not None and any(job.config.spillover for job in group.jobs.values()):
-            found, least = run_fleet(group.jobs, group.gpus, progress, came), group.gpus
-            said.append(f"{_gpus(group, least)} as stated, from which requests spill over")
+            use, least = run_fleet(group.jobs, group.gpus, progress, came), group.gpus
+            sentence = f"{_gpus(group, least)} as stated, from which requests spill over"
         else:
-            found, least, sentence = _least(group, came, progress)
-            said.append(sentence)
-        uses |= {use.name: use for use in found.deployments}
-        gpus += least
-    return FleetReport(gpus=gpus, whole=BudgetUse(deployments=[uses[name] for name in jobs]), least=said)
+            use, least, sentence = _least(group, came, progress)
+        uses |= {each.name: each for each in use.deployments}
+        found = Least({**found.gpus, group.gpu_type: least}, uses, {**found.said, group.gpu_type: sentence})
+    return found
 
 
 def _gpus(group: Group, count: int) -> str:

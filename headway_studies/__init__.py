@@ -2,7 +2,6 @@
 
     estimator               profiles of engines that nobody has measured yet
     recommend               which engine, mode, chunk size, policy and fleet serve a trace at the least cost
-    gpu_mix                 which GPU types should serve a load, and how many of each
     queue_simulator         routing and queueing rules compared on a queueing model
 
 Each is a verb (`verbs`, in `commands`) that the command line finds by an entry point. A study may import all

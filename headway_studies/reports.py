@@ -25,5 +25,4 @@ KINDS = (
     Kind(
         verb="headway recommend", keys=frozenset({"candidates", "recommended"}), page=_page("recommend_page")
     ),
-    Kind(verb="headway gpu-plan", keys=frozenset({"alternatives"}), page=_page("gpu_plan_view")),
 )

@@ -11,11 +11,6 @@ VERBS: Mapping[str, tuple[str, str, str]] = {
         "Choose engine, mode, chunk size, policy and fleet for a trace: the least cost, simulated.",
         f"{COMMANDS}.recommend:recommend",
     ),
-    "gpu-plan": (
-        PLAN,
-        "Choose GPU types and counts for a trace: the cheapest whole replicas that keep the SLO.",
-        f"{COMMANDS}.gpu_plan:gpu_plan",
-    ),
     "queue-sim": (
         PLAN,
         "Compare push and pull, simple and SLO-aware queues: waits and SLO violations, over many seeds.",

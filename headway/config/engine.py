@@ -288,11 +288,11 @@ class PoolSettings(Settings):
 
 
 class GpuTypeSettings(Settings):
-    """A GPU type that `headway gpu-plan` may choose."""
+    """A GPU type, and what it costs."""
 
     profile: str
     """The engine on that type: a profile directory, or an embedded profile."""
     price_per_gpu_hour: PositiveFloat = Field(le=1e9)
-    """In any unit: only ratios matter to the choice."""
+    """In any unit: only ratios matter to a choice."""
     max_gpus: NonNegativeInt | None = Field(default=None, le=MOST_REPLICAS)
     """GPUs of it that there are, for all pools together; null: any number."""

@@ -233,8 +233,8 @@ class HeadwayConfig(Settings):
     pools: Mapping[RoleName, PoolSettings] = Field(default_factory=_disaggregated_pools)
     """Either prefill and decode (one of them left out gets its defaults), or mixed alone."""
     gpu_types: Mapping[str, GpuTypeSettings] = {}
-    """By name: what `headway gpu-plan` and `recommend` choose among. Advice, `compare` and `status` take
-    prices from it."""
+    """By name: what `headway recommend` chooses among. Advice, `compare`, `status` and `simulate --fleet
+    --least` take prices from it."""
     planner: PlannerSettings = PlannerSettings()
     fleet: FleetSettings = FleetSettings()
     share: ShareSettings = ShareSettings()

@@ -1,1 +1,1 @@
-"""Verbs of studies that most readers do not need: recommend, queue-sim, share, gpu-plan and estimate."""
+"""Verbs of studies that most readers do not need: recommend, queue-sim and estimate."""

@@ -173,7 +173,6 @@ def test_report_of_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[
         ('{"setup": {}, "policies": [], "orders": {}}', "no result of headway queue-sim"),
         ('{"window": {}, "points": []}', "no result of headway advise: window."),
         ('{"candidates": [], "recommended": null}', "no result of headway recommend: trace is missing"),
-        ('{"alternatives": []}', "no result of headway gpu-plan: trace is missing"),
     ):
         path.write_text(text, encoding="utf-8")
         assert word in headway(capsys, "report", path, "--output", "page.html").complaint()

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,26 @@ def test_what_finds_no_place_is_served_on_gpus_of_another_type() -> None:
     assert min(chat.attained, more.attained) > 0.97
     assert alone.attained < 0.9
     assert max(gpus_over_time(chat.report)[1]) <= 2
+
+
+def test_the_least_fleet_is_the_cheapest_by_the_prices_that_are_known() -> None:
+    def least(text: str) -> tuple[int | None, Sequence[str]]:
+        Path("fleet.yaml").write_text(text, encoding="utf-8")
+        settings = load_fleet("fleet.yaml")
+        found = run_least(fleet_jobs(settings, Path("fleet.yaml")), settings.budgets)
+        return found.gpus, found.least
+
+    more, both = SPILLING.replace("L40S: 2", "L40S: 4").replace("rps=8", "rps=4"), "gpu_types: {%s}\n"
+    small, large = (
+        f"{name}: {{profile: llama-3.1-8b_{name.lower()}_tp1, price_per_gpu_hour: 1}}"
+        for name in ("L40S", "H100")
+    )
+
+    assert "4 L40S GPUs as stated" in least(both % small + more)[1][1], "of the other no price is known"
+    # At equal prices the fast one does with fewest of the slow ones, of which there must be one.
+    gpus, (_, of_small) = least(both % f"{small}, {large}" + more)
+    assert "cheapest with 1 L40S GPU: 2 an hour" in of_small
+    assert gpus == 2
 
 
 def test_nothing_spills_over_where_there_is_room() -> None:

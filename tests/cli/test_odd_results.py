@@ -123,7 +123,7 @@ def test_a_value_of_the_wrong_kind(
 def test_what_no_verb_writes(document: object, capsys: pytest.CaptureFixture[str]) -> None:
     said = report(capsys, document).complaint()
     assert said.startswith("a.json: is no result of any verb")
-    assert all(verb in said for verb in (*VERBS, "load", "advise", "gpu-plan"))
+    assert all(verb in said for verb in (*VERBS, "load", "advise", "recommend"))
 
 
 def test_a_folder_that_is_no_profile(capsys: pytest.CaptureFixture[str]) -> None:

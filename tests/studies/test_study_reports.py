@@ -11,14 +11,8 @@ import pytest
 from tests.cli.cli_cases import PROFILE, Ended, headway, in_this_process, put, zeros
 
 LOAD = "steady:rate_rps=6,duration_s=20,input_tokens=800,output_tokens=80,seed=5"
-TYPES = f"""\
-slo: {{ttft_ms: 500, itl_ms: 30}}
-gpu_types:
-  small: {{profile: {PROFILE}, price_per_gpu_hour: 2.0}}
-"""
 VERBS: Mapping[str, tuple[str, ...]] = {
     "queue-sim": ("--seeds", "2", "--requests", "50"),
-    "gpu-plan": (LOAD, "--config", "gpus.yaml", "--interval", "10"),
     "recommend": (LOAD, "--profiles", PROFILE, "--ttft-ms", "500", "--chunks", "2048", "--jobs", "1"),
 }
 WRITTEN: dict[str, Any] = {}
@@ -29,7 +23,6 @@ WRITTEN: dict[str, Any] = {}
 def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("headway_studies.commands.recommend.workers", in_this_process)
-    Path("gpus.yaml").write_text(TYPES, encoding="utf-8")
 
 
 def written(capsys: pytest.CaptureFixture[str], verb: str) -> Any:
@@ -58,9 +51,6 @@ def test_zero_is_a_figure(verb: str, capsys: pytest.CaptureFixture[str]) -> None
         ("queue-sim", ("policies", 0, "utilisation"), 7),
         ("queue-sim", ("setup", "patterns"), "x"),
         ("queue-sim", ("amount",), {}),
-        ("gpu-plan", ("trace", "requests"), None),
-        ("gpu-plan", ("alternatives", 0), None),
-        ("gpu-plan", ("plan", "replicas", "decode"), 1),
         ("recommend", ("candidates", 0, "fixed", "attainment"), None),
         ("recommend", ("recommended", "simulation", "slo"), 1),
         ("recommend", ("shown", 0, "candidate"), 99),
