@@ -75,7 +75,8 @@ class ControllerActor:
             raise Refused(f"Serve's controller has no {method} in this release of Ray")
         try:
             return await getattr(controller, method).remote(*args)
-        except RayError as error:
+        except (RayError, TypeError) as error:
+            # TypeError: Ray's idea of the method's arguments is of the handle, and was once seen to be wrong.
             raise self._translated(error) from error
 
     def _found(self) -> Any:  # noqa: ANN401 - an actor handle

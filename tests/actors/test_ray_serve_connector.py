@@ -221,3 +221,20 @@ def test_of_a_deployment_that_is_replaced_no_words_of_serve_are_repeated(
     monkeypatch.setattr(ray, "get_actor", lambda *_, **__: Controller)
     with pytest.raises(Refused, match=said):
         asyncio.run(ControllerActor("chat").scale("Decode", 2))
+
+
+def test_a_handle_that_knows_no_arguments_is_looked_up_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Method:
+        def remote(self, *_: object) -> None:
+            raise TypeError("too many positional arguments")
+
+    class Controller:
+        get_deployment_details = Method()
+
+    looked_up = list[Controller]()
+    monkeypatch.setattr(ray, "get_actor", lambda *_, **__: looked_up.append(Controller()) or looked_up[-1])
+    controller = ControllerActor("headway")
+    for _ in range(2):
+        with pytest.raises(Unreachable, match="too many positional arguments"):
+            asyncio.run(controller.read("Prefill"))
+    assert len(looked_up) == 2
