@@ -67,10 +67,13 @@ BLOCKS = ("block_start", "block_count", "copy")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetUse:
-    """One way to use the budget, and what came of it; `parts` are those of a budget that is split."""
+    """One way to use the budget, and what came of it; `parts` are those of a budget that is split, `file`
+    says what else it is.
+    """
 
     deployments: Sequence[DeploymentUse]
     parts: Mapping[str, int] | None = None
+    file: str | None = None
 
     @property
     def requests(self) -> int:
@@ -102,16 +105,20 @@ class BudgetUse:
         ]
         sums = {"requests": self.requests, "lost": self.lost, "gpu_hours": self.gpu_hours}
         whole = {**sums, "most_gpus": self.most_gpus(), "deployments": rows}
+        if self.file is not None:
+            return {"file": self.file, **whole}
         return whole if self.parts is None else {"parts": dict(self.parts), **whole}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetReport:
-    """A fleet and its common budget, if it has one; where it was asked for, the same split in fixed parts."""
+    """A fleet and its common budget, if it has one; where it was asked for, the same in fixed parts, or as
+    another file has it.
+    """
 
     gpus: int | None
     whole: BudgetUse
-    split: BudgetUse | None = None
+    beside: BudgetUse | None = None
     least: Sequence[str] = ()
     """Of budgets that were looked for, how they were found; a sentence for each."""
 
@@ -119,16 +126,18 @@ class FleetReport:
         """JSON-able data."""
         whole = {"gpus": self.gpus, **({"least": list(self.least)} if self.least else {})}
         whole |= self.whole.document()
-        return whole if self.split is None else {**whole, "split": self.split.document()}
+        if self.beside is None:
+            return whole
+        return {**whole, "split" if self.beside.file is None else "against": self.beside.document()}
 
 
 def parse_fleet(document: Mapping[str, Any]) -> FleetReport:
     """What `FleetReport.document` wrote; ReportError or KeyError for what is missing or wrong."""
-    split = document.get("split")
+    beside = document.get("split", document.get("against"))
     return FleetReport(
         gpus=document["gpus"],
         whole=_parse_use(document),
-        split=None if split is None else _parse_use(split),
+        beside=None if beside is None else _parse_use(beside),
         least=document.get("least", ()),
     )
 
@@ -144,4 +153,4 @@ def _parse_use(document: Mapping[str, Any]) -> BudgetUse:
         )
         for row in document["deployments"]
     ]
-    return BudgetUse(deployments=deployments, parts=document.get("parts"))
+    return BudgetUse(deployments=deployments, parts=document.get("parts"), file=document.get("file"))

@@ -25,7 +25,7 @@ def headline(report: FleetReport) -> str:
 def totals(report: FleetReport) -> dict[str, str]:
     """The sums of each way to use the budget, as sentences."""
     return {
-        name.capitalize(): f"{use.lost:,} of {use.requests:,} requests lost "
+        (name if use.file else name.capitalize()): f"{use.lost:,} of {use.requests:,} requests lost "
         f"({percent(use.lost / use.requests if use.requests else None)}), "
         f"{use.gpu_hours:.4g} GPU-hours, at most {use.most_gpus():.0f} GPUs asked for at once"
         for name, use in _ways(report).items()
@@ -34,15 +34,16 @@ def totals(report: FleetReport) -> dict[str, str]:
 
 def _ways(report: FleetReport) -> dict[str, BudgetUse]:
     name = "each alone" if report.gpus is None else "shared"
-    return {name: report.whole} | ({} if report.split is None else {"split": report.split})
+    beside = report.beside
+    return {name: report.whole} | ({} if beside is None else {beside.file or "split": beside})
 
 
 def rows(report: FleetReport) -> list[list[str]]:
-    """Cells of the table; with a split, each deployment has two rows."""
+    """Cells of the table; with two ways to use the budget, each deployment has two rows."""
     found = [["shared" if report.gpus else "none", *_cells(one)] for one in report.whole.deployments]
-    if report.split is not None and report.split.parts is not None:
-        parts = report.split.parts
-        found += [[f"{parts[one.name]} alone", *_cells(one)] for one in report.split.deployments]
+    if (beside := report.beside) is not None:
+        parts = beside.parts or {}
+        found += [[beside.file or f"{parts[one.name]} alone", *_cells(one)] for one in beside.deployments]
     return sorted(found, key=lambda cells: cells[1])
 
 
@@ -109,7 +110,11 @@ def render(report: FleetReport) -> str:
 
 def _draw(report: FleetReport) -> Figure:
     ways, first = _ways(report), report.whole.deployments
-    titles = (*(OVER_TIME[way] for way in ways), "Load", *(f"Attainment, {way}" for way in ways))
+    titles = (
+        *(OVER_TIME.get(way, f"GPUs, {way}") for way in ways),
+        "Load",
+        *(f"Attainment, {way}" for way in ways),
+    )
     board = Board(max(one.report.simulated_s for one in first), titles)
     for row, use in enumerate(ways.values(), start=1):
         _draw_gpus(board, row, use.deployments)

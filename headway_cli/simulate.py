@@ -1,6 +1,7 @@
 """`headway simulate` and `generate`: a trace or a fleet, its page, and traces to simulate."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -42,6 +43,10 @@ def simulate(
             "used.",
         ),
     ] = None,
+    against: Annotated[
+        str | None,
+        option("FILE", "With --fleet: also the fleet of this file, such as the same with other settings."),
+    ] = None,
     least: Annotated[
         bool,
         option(
@@ -62,18 +67,22 @@ def simulate(
     """Simulate a policy on a trace: replica plan, latencies, SLO attainment and cost."""
     outputs = {"--json": json, "--report": report, "--offload-traces": offload_traces}
     check_outputs(outputs, (trace, fleet, options.config))
+    ways = {"--split": split is not None, "--against": against is not None, "--least": least}
+    asked = [flag for flag, given in ways.items() if given]
     if fleet is not None:
         alone = {"TRACE": trace, "--static": static, "--offload-traces": offload_traces}
         if given := next((name for name, value in alone.items() if value is not None), None):
             raise CliError(f"{given}: does not go with --fleet")
-        if least and split is not None:
-            raise CliError("--least: does not go with --split")
+        if len(asked) > 1:
+            raise CliError(f"{asked[1]}: does not go with {asked[0]}")
         settings = fleet_settings(options, fleet, policy)
-        _simulate_fleet(settings, Path(fleet), split, least=least, json=json, report=report)
+        other = None if against is None else (fleet_settings(options, against, policy), Path(against))
+        _simulate_fleet(settings, Path(fleet), split, other, least=least, json=json, report=report)
         return
-    if trace is None or split is not None or least:
-        with_fleet = f"{'--split' if split is not None else '--least'}: goes with --fleet"
-        raise CliError("TRACE: missing; or --fleet FILE" if trace is None else with_fleet)
+    if trace is None or asked:
+        raise CliError(
+            "TRACE: missing; or --fleet FILE" if trace is None else f"{asked[0]}: goes with --fleet"
+        )
     config = configuration(options, _policy(policy, static))
     if offload_traces is not None and config.routing.offload.mode == "never":
         raise CliError("--offload-traces: routing.offload.mode is never, so there are none")
@@ -99,6 +108,7 @@ def _simulate_fleet(
     fleet: FleetConfig,
     file: Path,
     split: str | None,
+    other: tuple[FleetConfig, Path] | None,
     *,
     least: bool,
     json: str | None,
@@ -119,8 +129,11 @@ def _simulate_fleet(
         return
     with bar("simulating") as progress:
         whole = run_budgets(jobs, fleet.budgets, progress)
-        parts = None if split is None or gpus is None else run_split(jobs, gpus, split, whole)
-    found = FleetReport(gpus=gpus, whole=whole, split=parts)
+        beside = None if split is None or gpus is None else run_split(jobs, gpus, split, whole)
+        if other is not None:
+            use = run_budgets(fleet_jobs(*other), other[0].budgets, progress)
+            beside = replace(use, file=other[1].stem)
+    found = FleetReport(gpus=gpus, whole=whole, beside=beside)
     print_fleet(found, deliver(json, report, found.document, lambda: render_fleet(found)))
 
 

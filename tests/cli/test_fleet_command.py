@@ -58,6 +58,8 @@ FLAGS = {
     (): "TRACE: missing; or --fleet FILE",
     (LOAD, "--split", "use"): "--split: goes with --fleet",
     (LOAD, "--least"): "--least: goes with --fleet",
+    (LOAD, "--against", "fleet.yaml"): "--against: goes with --fleet",
+    ("--fleet", "fleet.yaml", "--against", "none.yaml"): "none.yaml: cannot be read",
     ("--fleet", "fleet.yaml", "--least", "--split", "use"): "--least: does not go with --split",
 }
 
@@ -80,7 +82,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> FleetReport:
         patch.chdir(tmp_path_factory.mktemp("fleet"))
         jobs, gpus = fleet(GOOD)
     found = run_fleet(jobs, gpus)
-    return FleetReport(gpus=gpus, whole=found, split=run_split(jobs, gpus, "use", found))
+    return FleetReport(gpus=gpus, whole=found, beside=run_split(jobs, gpus, "use", found))
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +117,21 @@ def test_table_document_and_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert {row["trace"]["duration_s"] for row in found["deployments"]} == {120.0}
     assert "split" not in found
     assert Path("out.html").read_text(encoding="utf-8") == render(parse_fleet(found))
+
+
+def test_a_fleet_is_shown_beside_another(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("fleet.yaml").write_text(GOOD, encoding="utf-8")
+    Path("less.yaml").write_text(GOOD.replace("gpus: 6", "gpus: 4"), encoding="utf-8")
+    command = ("simulate", "--fleet", "fleet.yaml", "--against", "less.yaml")
+
+    said = headway(capsys, *command, "--json", "out.json", "--report", "out.html").out
+
+    written = json.loads(Path("out.json").read_text())
+    assert written["against"]["file"] == "less"
+    assert written["lost"] < written["against"]["lost"]
+    assert re.search(r"shared +batch .*\n +less +batch", said)
+    assert parse_fleet(written).document() == written
+    assert "GPUs, less" in Path("out.html").read_text()
 
 
 def test_without_a_budget_each_is_simulated_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
