@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from grpc.aio import AioRpcError  # type: ignore[import-untyped]
+from ray import serve
 from ray.exceptions import RayActorError, RayError
 from ray.serve.exceptions import (
     BackPressureError,
@@ -46,6 +47,11 @@ LEAN: Mapping[str, Any] = {
 """Calls travel over gRPC instead of as Ray tasks."""
 RETRY_S = 0.05
 """Seconds before a call whose replica could not be reached looks for another."""
+
+
+def handle_of(deployment: str, application: str) -> DeploymentHandle[Any]:
+    """The handle of a deployment, whether Serve knows it yet or not. Blocks."""
+    return serve.get_deployment_handle(deployment, application, _check_exists=False)
 
 
 def lean(handle: DeploymentHandle[Any], method: str) -> DeploymentHandle[Any]:

@@ -24,6 +24,7 @@ from headway.config import FleetConfig, HeadwayConfig
 from headway.planning import Role
 from serve_apps.access import make_access
 from serve_apps.builders import gateway_deployment, plane_deployment
+from serve_apps.compat_serve import handle_of
 from serve_apps.gateway.admission import Quotas
 from serve_apps.gateway.many_models import ManyModels
 from serve_apps.gateway_host import GatewayReplica
@@ -131,9 +132,12 @@ class FleetGateway(GatewayReplica):
 
 
 def _handles(application: str, config: HeadwayConfig) -> Mapping[str, DeploymentHandle[Any]]:
-    """The handles of a deployment's pools, by role. Blocks while it asks Serve's controller."""
+    """The handles of a deployment's pools, by role, whether its engines are known to Serve already or not.
+
+    Blocks while it asks Serve's controller.
+    """
     wanted = {role: DEPLOYMENTS[Role(role)] for role in config.pools}
-    return {role: serve.get_deployment_handle(name, application) for role, name in wanted.items()}
+    return {role: handle_of(name, application) for role, name in wanted.items()}
 
 
 async def budget() -> Mapping[str, Any]:
