@@ -211,7 +211,8 @@ def _check_spillover(path: str | Path, fleet: FleetConfig) -> None:
             raise ConfigError(f"{place}: {each.spillover} serves {to.model!r}, not {each.model!r}")
         if to.fleet.gpus is not None and to.fleet.gpu_type == each.fleet.gpu_type:
             raise ConfigError(f"{place}: {each.spillover} has the same budget, so it has room when this has")
-        seen, after = {name}, each.spillover or None
+        after: str | None = each.spillover
+        seen = {name}
         while after is not None and after not in seen:
             seen.add(after)
             after = fleet.deployments[after].spillover if after in fleet.deployments else None
