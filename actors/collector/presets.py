@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from headway.config import ConfigError
-from headway.config.models import read_yaml
 from headway.config.presets import PresetSettings, SeriesSettings
+from headway.config.yaml_file import read_yaml
 from headway.planning import Role
 
 Labels = tuple[tuple[str, str], ...]

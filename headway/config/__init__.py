@@ -3,8 +3,8 @@
     config = load_config("headway.yaml", {"slo.ttft_ms": 200})
     profile = resolve_profile(config.engine.profile)
 
-`models` has the shape of the file, reads it and finds profile directories, `base` has what all
-settings share, with the one exception, ConfigError.
+`models` has the shape of the file and reads it, `profile_names` finds profile directories, `base` has what
+all settings share, with the one exception, ConfigError.
 """
 
 from headway.config.base import (
@@ -46,12 +46,11 @@ from headway.config.models import (
     SimulationSettings,
     SloSettings,
     config_tree,
-    embedded_profiles,
     json_schema,
     load_config,
-    resolve_profile,
 )
 from headway.config.planner import POLICIES, FleetSettings, PlannerSettings, ShareSettings, time_zone
+from headway.config.profile_names import embedded_profiles, resolve_profile
 from headway.config.routing import (
     OffloadSettings,
     PluginSettings,

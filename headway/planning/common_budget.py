@@ -21,18 +21,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from headway.planning.deciding import Bounds, by_schedule, call, check_decision, in_steps
+from headway.planning.demands import decide_within, demanded
 from headway.planning.hindsight.policy import HeadwayPolicy
 from headway.planning.hindsight.state import HindsightState
-from headway.planning.sharing import (
-    Demand,
-    GpuLosses,
-    Grant,
-    Standing,
-    decide_within,
-    demanded,
-    share,
-    up_to,
-)
+from headway.planning.sharing import Demand, GpuLosses, Grant, Standing, share, up_to
 from headway.planning.types import Decision, Observation, PlanningError
 
 FLEET_GPUS = "fleet.gpus"

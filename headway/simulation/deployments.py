@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from headway.planning.deciding import fit, gpus, in_steps
+from headway.planning.demands import decide_within, demanded
 from headway.planning.forecasting import Forecaster
 from headway.planning.hindsight.needs import Assessment
 from headway.planning.hindsight.policy import HeadwayPolicy
-from headway.planning.sharing import Demand, GpuLosses, Grant, Standing, decide_within, demanded, share
+from headway.planning.sharing import Demand, GpuLosses, Grant, Standing, share
 from headway.planning.types import Observation, PlanningError, Policy
 from headway.simulation.kernel import COMPILED_FROM
 from headway.simulation.observing import PerformanceLearner

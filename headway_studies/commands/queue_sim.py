@@ -16,7 +16,7 @@ from typing import Annotated, TypeVar
 from pydantic import Field, field_validator, model_validator
 
 from headway.config.base import ConfigError, PositiveFloat, PositiveInt, Settings
-from headway.config.models import read_settings
+from headway.config.yaml_file import read_settings
 from headway_cli.errors import CliError
 from headway_cli.flags import option, spread
 from headway_cli.options import listed

@@ -9,18 +9,10 @@ from hypothesis import strategies as st
 
 from headway.planning import PoolLimits, PoolState, Role, make_policy
 from headway.planning.deciding import gpus
+from headway.planning.demands import PoolDemand, decide_within, demanded, gpu_losses
 from headway.planning.hindsight.choice import choose
 from headway.planning.hindsight.learning import Traffic
-from headway.planning.sharing import (
-    Demand,
-    Grant,
-    PoolDemand,
-    Standing,
-    decide_within,
-    demanded,
-    gpu_losses,
-    share,
-)
+from headway.planning.sharing import Demand, Grant, Standing, share
 from tests.planning.planning_cases import NAN, PROFILE, limits, observed, settings, steady
 
 INTERVAL_S = 30.0
