@@ -27,7 +27,7 @@ from headway.routing.decide.context import (
 )
 from headway.routing.decide.offload import Offloading
 from headway.routing.decide.plugins import Filter, JudgesHeld, Packer, Picker, Scorer
-from headway.routing.fleet.records import Record, Replica, TrackedPrediction
+from headway.routing.fleet.records import Record, Replica, Sample
 from headway.routing.fleet.table import FloatArray, SlotArray
 from headway.routing.offload import OffloadDecision
 from headway.routing.predict.forecast import ForecastRow
@@ -146,7 +146,7 @@ class RouteChoice:
     tpot_s: float = nan
     prefill_load: float = 0.0
     load: float = 0.0
-    tracked: tuple[TrackedPrediction, ...] = ()
+    tracked: tuple[Sample, ...] = ()
     offload: OffloadDecision | None = None
 
 
@@ -352,7 +352,7 @@ class Scheduler:
         decode: ChosenReplica,
         decision: OffloadDecision | None = None,
     ) -> RouteChoice:
-        same, tracked = prefill is decode, tuple[TrackedPrediction, ...]()
+        same, tracked = prefill is decode, tuple[Sample, ...]()
         split_mixed = not same and prefill.replica.role is decode.replica.role
         if pipeline.records_outcomes and not split_mixed:
             tracked = prefill.tracked() if same else prefill.tracked() + decode.tracked()
