@@ -7,6 +7,7 @@ computed when the first asks for them and shrink with the candidates. C is the n
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf, nan
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,8 +54,7 @@ class RoutingState:
     generator: np.random.Generator
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class Refusal(NamedTuple):
     """No candidate is left: the reason, and `explain()` in words, which few callers need.
 
     Waiting may help until `hopeful_until_s`, −inf if it never does. `unjudged`: nothing is wrong with the

@@ -11,7 +11,7 @@ written here: `placing` enters the choice in the fleet's table.
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial, reduce
 from math import inf, isnan, nan
 
@@ -304,7 +304,7 @@ class Scheduler:
         if isinstance(choice, Refusal) and choice.role > 0 and few[choice.role].partial:
             choice = self._choose_of(pipeline, [anew() for anew in whole])
         if isinstance(choice, Refusal) and choice.of_next:
-            return replace(choice, role=choice.role + 1)
+            return choice._replace(role=choice.role + 1)
         return choice
 
     def _choose_of(self, pipeline: Pipeline, contexts: Sequence[SchedulingContext]) -> RouteChoice | Refusal:
@@ -342,7 +342,7 @@ class Scheduler:
             second.further_s = prefill.ttft_s - decode_s
         position = self._decide(pipeline, second)
         if isinstance(position, Refusal):
-            return replace(position, role=1)
+            return position._replace(role=1)
         return self._choice(pipeline, prefill, choose_replica(second, position))
 
     def _choice(
