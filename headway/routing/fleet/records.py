@@ -100,7 +100,7 @@ class Sample(NamedTuple):
 
 
 PlainSample = tuple[Features, float, float, float, float]
-"""The same of a request that is under way: the garbage collector does not look at plain tuples of figures."""
+"""The same, as it is kept: the garbage collector does not look at plain tuples of figures."""
 
 
 class RequestPhase(Enum):

@@ -20,7 +20,7 @@ import numpy as np
 
 from headway.config.routing import PredictionSettings
 from headway.routing.fleet.fleet import RoutedFleet
-from headway.routing.fleet.records import Features, Record, Sample
+from headway.routing.fleet.records import Features, PlainSample, Record, Sample
 from headway.routing.fleet.table import FloatArray
 from headway.routing.predict.latency import LatencyForecaster
 from headway.routing.types import Figures, Labels, RouteRequest
@@ -54,7 +54,7 @@ class Learning:
 
     def __init__(self, latency: LatencyForecaster, fleet: RoutedFleet) -> None:
         self._latency, self._fleet, self._lengths = latency, fleet, OutputLengths()
-        self._samples: deque[Sample] = deque(maxlen=MOST_SAMPLES)
+        self._samples: deque[PlainSample] = deque(maxlen=MOST_SAMPLES)
         self._errors = {target: LiveError() for target in Target}
         self._pairs: list[tuple[float, float, float, float]] = []
         """TTFT as predicted and measured, and TPOT; to count many at once takes as long as to count one."""
@@ -116,7 +116,7 @@ class Learning:
 
     def take(self) -> Sequence[Sample]:
         """The samples since the last call, oldest first."""
-        taken = tuple(self._samples)
+        taken = tuple(starmap(Sample, self._samples))
         self._samples.clear()
         return taken
 
@@ -137,12 +137,11 @@ class Learning:
 
     def _sample(self, record: Record, ttft_s: float, tpot_s: float) -> None:
         """Samples of a tracked request; NaN for what could not be measured."""
-        for each in starmap(Sample, record.tracked):
-            self._pairs.append((each.ttft_s, ttft_s, each.tpot_s, tpot_s))
+        for features, prior_ttft_s, prior_tpot_s, predicted_ttft_s, predicted_tpot_s in record.tracked:
+            self._pairs.append((predicted_ttft_s, ttft_s, predicted_tpot_s, tpot_s))
             # Without a prior nothing is said of this target.
-            known_ttft_s = nan if isnan(each.prior_ttft_s) else ttft_s
-            known_tpot_s = nan if isnan(each.prior_tpot_s) else tpot_s
-            self._samples.append(each._replace(ttft_s=known_ttft_s, tpot_s=known_tpot_s))
+            known_s = nan if isnan(prior_ttft_s) else ttft_s, nan if isnan(prior_tpot_s) else tpot_s
+            self._samples.append((features, prior_ttft_s, prior_tpot_s, *known_s))
         if len(self._pairs) >= FLUSH:
             self._flush()
 
