@@ -125,7 +125,7 @@ STEEP: Mapping[str, Load] = {
     for title, spread in (("all requests alike", 0), ("mixed lengths", 1))
 }
 """Those of --plot, by title."""
-ALL_ROUTINGS = "slo,default,least_load,prefix,pull,random,round_robin,bin_pack"
+ALL_ROUTINGS = "slo,default,least_load,prefix,pull,random,round_robin,bin_pack,pull_bin_pack"
 POOLS = ("mixed", "split")
 PROMISES = ("classes", "plain")
 WORDS = (*GRID, *POOLS, *PROMISES)

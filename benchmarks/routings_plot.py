@@ -5,8 +5,8 @@ from math import ceil, floor, log10
 
 from benchmarks.routings_table import Row
 
-COLOURS = ("#0072B2", "#E69F00", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000", "#8A8A8A")
-DASHES = ("none", "none", "6 3", "none", "6 3", "2 2", "2 2", "6 3")
+COLOURS = ("#0072B2", "#E69F00", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000", "#8A8A8A", "#8C564B")
+DASHES = ("none", "none", "6 3", "none", "6 3", "2 2", "2 2", "6 3", "2 2")
 """By routing: those that lie on one another still show."""
 LEFT, TOP, WIDTH, HEIGHT, GAP = 52, 76, 340, 230, 54
 
@@ -37,7 +37,7 @@ def _legend(routings: Sequence[str]) -> Iterator[str]:
         weight = "normal" if place else "bold"
         yield f'<path d="M{x} 20h20" {_stroke(place)}/>'
         yield f'<text x="{x + 25}" y="24" font-weight="{weight}">{name}</text>'
-        x += 46 + 7 * len(name)
+        x += 38 + 6 * len(name)
 
 
 def _panel(rows: Sequence[Row], title: str, left: int, step: float, steps: int) -> Iterator[str]:

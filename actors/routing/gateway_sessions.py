@@ -39,10 +39,11 @@ from actors.routing.messages import (
     Prefilled,
     Submit,
     later,
+    place_of,
 )
 from headway.routing import RequestFault
 from headway.routing.router import Router
-from headway.routing.types import NOTHING, Placement, RouteRequest, RoutingOutcome, Running
+from headway.routing.types import NOTHING, RouteRequest, RoutingOutcome, Running
 
 FIGURES_S = 1.0
 """Seconds between two accounts of the router's figures to a gateway."""
@@ -210,15 +211,15 @@ class GatewaySessions:
             # The router never had it: its replicas were not known when it was to be restored.
             self._submit(name, shift_s, Submit(event.at_s, event.request))
             return
-        owned.gateway, owned.placement = name, None
+        self.gateways.own(event.request.request_id, name)
         self._deliver(self.router.failed(event.at_s, event.request.request_id, retry=True))
 
     def _placed(self, name: str, shift_s: float, event: Placed) -> None:
         request_id, placement = event.running.request.request_id, event.running.placement
         owned = self.gateways.owned(request_id)
         if owned is not None:
-            if owned.placement is not None and _same(owned.placement, placement):
-                owned.gateway = name
+            if owned[1] == place_of(placement):
+                self.gateways.own(request_id, name, placement)
                 return
             self._drop(event.at_s, [request_id])
         self._enter(name, shift_s, event.at_s, event.running)
@@ -275,11 +276,3 @@ def _parts(events: Iterable[Event]) -> tuple[Sequence[Event], Sequence[Event]]:
 def _shifted(request: RouteRequest, shift_s: float) -> RouteRequest:
     """The request on the router's clock."""
     return replace(request, arrival_s=request.arrival_s + shift_s)
-
-
-def _same(one: Placement, other: Placement) -> bool:
-    return (one.attempt, one.prefill_replica, one.decode_replica) == (
-        other.attempt,
-        other.prefill_replica,
-        other.decode_replica,
-    )

@@ -153,12 +153,13 @@ class Gateway:
     failed: list[str] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class OwnedRequest:
-    """The owner of a request, and where the router put it; None while it is held."""
+Place = tuple[int, str, str]
+"""An attempt, its prefill and its decode replica."""
 
-    gateway: str
-    placement: Placement | None = None
+
+def place_of(placement: Placement) -> Place:
+    """What tells it from other placements of its request."""
+    return placement.attempt, placement.prefill_replica, placement.decode_replica
 
 
 class Gateways:
@@ -166,7 +167,8 @@ class Gateways:
 
     def __init__(self) -> None:
         self._gateways: dict[str, Gateway] = {}
-        self._owned: dict[str, OwnedRequest] = {}
+        self._owned: dict[str, tuple[str, Place | None]] = {}
+        """Plain tuples: the garbage collector does not look at them."""
 
     def __len__(self) -> int:
         return len(self._gateways)
@@ -182,10 +184,10 @@ class Gateways:
 
     def own(self, request_id: str, name: str, placement: Placement | None = None) -> None:
         """The request is this gateway's."""
-        self._owned[request_id] = OwnedRequest(name, placement)
+        self._owned[request_id] = name, None if placement is None else place_of(placement)
 
-    def owned(self, request_id: str) -> OwnedRequest | None:
-        """The owner and placement of a request, None if it is not here."""
+    def owned(self, request_id: str) -> tuple[str, Place | None] | None:
+        """The owner of a request and where the router put it, None while it is held; None for no owner."""
         return self._owned.get(request_id)
 
     def release(self, request_id: str) -> bool:
@@ -194,15 +196,15 @@ class Gateways:
 
     def requests(self, name: str) -> list[str]:
         """The requests of a gateway."""
-        return [request_id for request_id, owned in self._owned.items() if owned.gateway == name]
+        return [request_id for request_id, (owner, _) in self._owned.items() if owner == name]
 
     def deliver(self, outcome: RoutingOutcome) -> None:
         """Note the placements, and write to the gateways that own the requests."""
         for placement in outcome.placements:
-            owned = self._owned.get(placement.request_id)
-            if owned is not None:
-                owned.placement = placement
-            if owned is not None and (gateway := self._gateways.get(owned.gateway)) is not None:
+            if (owned := self._owned.get(placement.request_id)) is None:
+                continue
+            self.own(placement.request_id, owned[0], placement)
+            if (gateway := self._gateways.get(owned[0])) is not None:
                 gateway.placements.append(later(placement, -gateway.shift_s))
         for shed in outcome.sheds:
             if (gateway := self._released_by(shed.request_id)) is not None:
@@ -234,11 +236,11 @@ class Gateways:
         for name in [name for name, one in self._gateways.items() if one.heard_s < now_s - SILENT_S]:
             del self._gateways[name]
         owned = self._owned.items()
-        return [request_id for request_id, one in owned if one.gateway not in self._gateways]
+        return [request_id for request_id, (owner, _) in owned if owner not in self._gateways]
 
     def _released_by(self, request_id: str) -> Gateway | None:
         owned = self._owned.pop(request_id, None)
-        return None if owned is None else self._gateways.get(owned.gateway)
+        return None if owned is None else self._gateways.get(owned[0])
 
 
 def later(placement: Placement, shift_s: float) -> Placement:

@@ -30,7 +30,7 @@ from headway.routing.types import (
 
 if TYPE_CHECKING:
     from headway.routing.factory import make_router
-    from headway.routing.predict.learning import Sample
+    from headway.routing.fleet.records import Sample
     from headway.routing.router import Router
 
 __all__ = [
@@ -57,7 +57,7 @@ __all__ = [
     "make_router",
 ]
 
-_HEAVY = {"Router": "router", "Sample": "predict.learning", "make_router": "factory"}
+_HEAVY = {"Router": "router", "Sample": "fleet.records", "make_router": "factory"}
 """What is loaded on demand, and the module that has it."""
 
 

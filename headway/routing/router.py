@@ -30,9 +30,9 @@ from headway.routing.dispatch.claims import guard_kept
 from headway.routing.dispatch.dispatch import Dispatcher
 from headway.routing.dispatch.placing import Counters
 from headway.routing.fleet.gpu_profiles import GpuProfile, surfaces_in
-from headway.routing.fleet.records import Record, Replica, RequestPhase
+from headway.routing.fleet.records import Record, Replica, RequestPhase, Sample
 from headway.routing.offload import AFTER_LOSS
-from headway.routing.predict.learning import Learning, Sample
+from headway.routing.predict.learning import Learning
 from headway.routing.types import (
     NOTHING,
     Figures,

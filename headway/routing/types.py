@@ -15,6 +15,7 @@ frozen, small and picklable, since they travel between gateways and the Router a
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from math import inf
 from typing import NamedTuple
 
@@ -72,6 +73,15 @@ class RequestSlo:
     def given(self) -> bool:
         """True if there is a TTFT or a TPOT SLO."""
         return self.ttft_s < inf or self.tpot_s < inf
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Few are ever different: requests that come in a message share theirs."""
+        return _shared_slo, (self.ttft_s, self.tpot_s)
+
+
+@lru_cache(maxsize=1024)
+def _shared_slo(ttft_s: float, tpot_s: float) -> RequestSlo:
+    return RequestSlo(ttft_s=ttft_s, tpot_s=tpot_s)
 
 
 NO_SLO = RequestSlo()

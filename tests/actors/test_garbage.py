@@ -2,10 +2,11 @@
 
 import asyncio
 import gc
+import sys
 
 import pytest
 
-from actors.garbage import AT_LAST_S, LOOK_EVERY_S, QUIET, collect_when_quiet
+from actors.garbage import LOOK_EVERY_S, MOST_BLOCKS, QUIET, collect_when_quiet
 from tests.engines.virtual_loop import run
 
 
@@ -18,12 +19,26 @@ def full(monkeypatch):
     return moments
 
 
-@pytest.mark.parametrize(("in_flight", "every_s"), [(QUIET, LOOK_EVERY_S), (QUIET + 1, AT_LAST_S)])
-def test_a_full_collection_waits_for_a_quiet_moment_but_not_for_ever(full, in_flight, every_s):
+@pytest.mark.parametrize(
+    ("in_flight", "blocks_s", "every_s"),
+    [
+        (QUIET, 0.0, LOOK_EVERY_S),
+        (QUIET + 1, MOST_BLOCKS / (2.5 * LOOK_EVERY_S), 3 * LOOK_EVERY_S),
+        (QUIET + 1, 0.0, None),
+    ],
+)
+def test_a_full_collection_waits_for_a_quiet_moment_unless_memory_grows(
+    full, monkeypatch, in_flight, blocks_s, every_s
+):
+    def blocks():
+        return int(blocks_s * asyncio.get_running_loop().time())
+
+    monkeypatch.setattr(sys, "getallocatedblocks", blocks)
+
     async def collecting():
         usual = gc.get_threshold()
         task = asyncio.create_task(collect_when_quiet(lambda: in_flight))
-        await asyncio.sleep(3 * every_s + 1)
+        await asyncio.sleep(3 * (every_s or 100 * LOOK_EVERY_S) + 1)
         assert gc.get_threshold()[:2] == usual[:2]
         assert gc.get_threshold()[2] > 10**9, "Python begins one by itself"
         task.cancel()
@@ -31,4 +46,4 @@ def test_a_full_collection_waits_for_a_quiet_moment_but_not_for_ever(full, in_fl
         assert gc.get_threshold() == usual
 
     run(collecting())
-    assert full == [0, every_s, 2 * every_s, 3 * every_s]
+    assert full == ([0, every_s, 2 * every_s, 3 * every_s] if every_s else [0])

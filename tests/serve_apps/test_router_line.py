@@ -75,7 +75,7 @@ async def test_a_request_is_placed_and_one_that_is_held_hears_of_its_place_later
     held = world.link()
     await held.exchange("other", hello(sent_s=world.clock()))
     later = asyncio.create_task(held.collect())
-    world.sessions.gateways.own("r1", "other", world.clock())
+    world.sessions.gateways.own("r1", "other")
     world.sessions.gateways.deliver(world.sessions.router.submit(world.clock(), asked("r1", world.clock())))
     world.lines.deliver()
     (placement,) = (await later).placements

@@ -7,6 +7,7 @@ computed when the first asks for them and shrink with the candidates. C is the n
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf, nan
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from headway.routing.fleet.adapters import AdapterIndex
 from headway.routing.fleet.affinity import PrefixIndex, Sessions
 from headway.routing.fleet.fleet import RoutedFleet
 from headway.routing.fleet.gpu_profiles import GpuProfile
-from headway.routing.fleet.records import Record, Replica, TrackedPrediction
+from headway.routing.fleet.records import Record, Replica, Sample
 from headway.routing.fleet.table import ROLE_CODES, FleetRow, FloatArray, SlotArray
 from headway.routing.predict.corrections import Handovers
 from headway.routing.predict.forecast import ForecastRow, features_of
@@ -53,8 +54,7 @@ class RoutingState:
     generator: np.random.Generator
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class Refusal(NamedTuple):
     """No candidate is left: the reason, and `explain()` in words, which few callers need.
 
     Waiting may help until `hopeful_until_s`, −inf if it never does. `unjudged`: nothing is wrong with the
@@ -253,13 +253,13 @@ class ChosenReplica:
         chunk = self.context.state.rules.chunk_tokens
         return self.work_s + self.iteration_s * (self.missing_tokens / chunk if chunk else 1.0)
 
-    def tracked(self) -> tuple[TrackedPrediction, ...]:
+    def tracked(self) -> tuple[Sample, ...]:
         """The prediction to learn from; nothing without one."""
         if not self.ttft_s < inf:
             return ()
         context, role, slot = self.context, self.context.role, self.replica.slot
         input_tokens = float(context.record.request.input_tokens)
-        row = TrackedPrediction(
+        row = Sample(
             features=features_of(
                 ROLE_CODES[role], context.state.fleet.table, slot, self.cached_tokens, input_tokens
             ),

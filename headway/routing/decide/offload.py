@@ -167,6 +167,8 @@ RULES: Mapping[str, Callable[[OffloadQuestion, Site], OffloadReason]] = {
 }
 """By mode the reason for or against offloading to P."""
 
+NOT_OFFLOADED = {each: OffloadDecision(each, OffloadReason.NEVER) for each in RouteClass}
+
 RATE_MEMORY_S = 10.0
 """Arrivals are averaged over about so long."""
 
@@ -194,7 +196,7 @@ class Offloading:
         """The decision for a request that the profile sends to `chosen`, and P if it is offloaded."""
         route_class = classify(int(chosen.missing_tokens), self._settings)
         if self._settings.mode == "never":
-            return OffloadDecision(route_class, OffloadReason.NEVER), None
+            return NOT_OFFLOADED[route_class], None
         self._prompt_tokens += chosen.context.record.request.input_tokens
         self._cached_tokens += int(chosen.cached_tokens)
         if route_class is not RouteClass.HEAVY_COLO:

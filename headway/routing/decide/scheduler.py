@@ -11,7 +11,7 @@ written here: `placing` enters the choice in the fleet's table.
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial, reduce
 from math import inf, isnan, nan
 
@@ -27,7 +27,7 @@ from headway.routing.decide.context import (
 )
 from headway.routing.decide.offload import Offloading
 from headway.routing.decide.plugins import Filter, JudgesHeld, Packer, Picker, Scorer
-from headway.routing.fleet.records import Record, Replica, TrackedPrediction
+from headway.routing.fleet.records import Record, Replica, Sample
 from headway.routing.fleet.table import FloatArray, SlotArray
 from headway.routing.offload import OffloadDecision
 from headway.routing.predict.forecast import ForecastRow
@@ -146,7 +146,7 @@ class RouteChoice:
     tpot_s: float = nan
     prefill_load: float = 0.0
     load: float = 0.0
-    tracked: tuple[TrackedPrediction, ...] = ()
+    tracked: tuple[Sample, ...] = ()
     offload: OffloadDecision | None = None
 
 
@@ -304,7 +304,7 @@ class Scheduler:
         if isinstance(choice, Refusal) and choice.role > 0 and few[choice.role].partial:
             choice = self._choose_of(pipeline, [anew() for anew in whole])
         if isinstance(choice, Refusal) and choice.of_next:
-            return replace(choice, role=choice.role + 1)
+            return choice._replace(role=choice.role + 1)
         return choice
 
     def _choose_of(self, pipeline: Pipeline, contexts: Sequence[SchedulingContext]) -> RouteChoice | Refusal:
@@ -342,7 +342,7 @@ class Scheduler:
             second.further_s = prefill.ttft_s - decode_s
         position = self._decide(pipeline, second)
         if isinstance(position, Refusal):
-            return replace(position, role=1)
+            return position._replace(role=1)
         return self._choice(pipeline, prefill, choose_replica(second, position))
 
     def _choice(
@@ -352,7 +352,7 @@ class Scheduler:
         decode: ChosenReplica,
         decision: OffloadDecision | None = None,
     ) -> RouteChoice:
-        same, tracked = prefill is decode, tuple[TrackedPrediction, ...]()
+        same, tracked = prefill is decode, tuple[Sample, ...]()
         split_mixed = not same and prefill.replica.role is decode.replica.role
         if pipeline.records_outcomes and not split_mixed:
             tracked = prefill.tracked() if same else prefill.tracked() + decode.tracked()

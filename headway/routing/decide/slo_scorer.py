@@ -43,8 +43,6 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 NOTE = "slo-scorer"
 
-NONE_OF_FEW = Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: "all are asked next")
-
 ADAPTERS, LEAST_LOADED = LoraAffinityScorer(), 0.05
 
 
@@ -142,8 +140,6 @@ class SloScorer:
 
     def refusal(self, context: SchedulingContext) -> Refusal:
         """The reason that none stays: nothing to judge by, or no headroom; and if waiting may help."""
-        if context.partial:
-            return NONE_OF_FEW
         record, rows, table = context.record, context.forecast, context.state.fleet.table
         if not np.isfinite(rows[ForecastRow.TTFT_S]).any():
             return Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: "no prediction", unjudged=True)

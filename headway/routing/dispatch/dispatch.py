@@ -195,7 +195,7 @@ class Dispatcher:
 
     def ended(self, record: Record, output_tokens: int) -> None:
         """It has ended with so many output tokens; its tenant was charged for what was expected."""
-        if record.placement is not None:
+        if record.attempt:
             self._returned(record, cost_of(0.0, record.charged_output - output_tokens))
 
     def _returned(self, record: Record, cost: float) -> None:

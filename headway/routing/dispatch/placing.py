@@ -104,7 +104,6 @@ class Placing:
             queued_s=queued_s,
             cached_by=self._state.prefixes.source(choice.prefill.slot),
         )
-        record.placement = placement
         if deadline_s < inf:
             self._deadlines.push(deadline_s, record.number, record)
         self._counters.count("placements", profile, placement.route_class or "", placement.reason)
@@ -115,8 +114,11 @@ class Placing:
         request = record.request
         record.prefill, record.decode, record.offload = choice.prefill, choice.decode, choice.offload
         record.cached_tokens, record.prefilled_s, record.handover = choice.cached_tokens, -1.0, None
-        record.entry = _entry_of(record, choice)
-        record.ttft_s, record.tpot_s, record.tracked = choice.ttft_s, choice.tpot_s, choice.tracked
+        entry = _entry_of(record, choice)
+        record.entry = tuple(entry)
+        # As plain tuples: those of figures alone are nothing to the garbage collector.
+        record.tracked = tuple([(*each,) for each in choice.tracked])
+        record.ttft_s, record.tpot_s = choice.ttft_s, choice.tpot_s
         record.guard_s = self._scheduler.guard_s(now_s, record, choice)
         prefill, decode = choice.prefill, choice.decode
         idle = self._fleet.is_idle(decode) and (decode is prefill or self._fleet.is_idle(prefill))
@@ -124,7 +126,7 @@ class Placing:
         decode.entered += 1
         self._step(record, PLACED, now_s)
         prefill.prompts_placed += 1
-        self._state.reports.prompt_placed(record.entry.uncached)
+        self._state.reports.prompt_placed(entry.uncached)
         if prefill.alive:
             prefill.waiting[record.number] = record
             if not record.refused:
@@ -143,7 +145,7 @@ class Placing:
     def resume(self, now_s: float, record: Record, choice: RouteChoice, running: Running) -> None:
         """Enter a request that is on its replicas already."""
         self.enter(now_s, record, choice)
-        placement = record.placement = running.placement
+        placement = running.placement
         record.attempt, record.placed_s = placement.attempt, running.request.arrival_s + placement.queued_s
         record.first_token_s, record.output_tokens = running.first_token_s, running.output_tokens
         if running.prefilled:
@@ -171,7 +173,7 @@ class Placing:
 
         Its KV holds those that are there, and will on average hold half of what is to come.
         """
-        entry, decode = record.entry, record.decode
+        entry, decode = Entry(*record.entry), record.decode
         assert decode is not None
         tokens, expected = float(record.request.input_tokens), float(expected_output)
         mean = tokens + 0.5 * (output_tokens + expected)
@@ -184,7 +186,7 @@ class Placing:
                 table[RESERVED_TOKENS, slot] += more
                 table[OUTPUT_TOKENS, slot] += more
         record.output_tokens, record.expected_output = output_tokens, expected_output
-        record.entry = entry._replace(need=tokens + expected, mean=mean, output=expected)
+        record.entry = tuple(entry._replace(need=tokens + expected, mean=mean, output=expected))
 
     def released(self, now_s: float, record: Record) -> None:
         """Take the request off its replicas, whatever its phase."""
@@ -219,7 +221,7 @@ class Placing:
     def _step(self, record: Record, step: Step, now_s: float) -> None:
         prefill, decode = _replicas(record)
         slots, memory_s = (_slot(prefill), _slot(decode)), DUTY_MEMORY * self._state.latency.stay_s
-        change(self._fleet.table, *slots, tuple(record.entry), step, now_s, memory_s)
+        change(self._fleet.table, *slots, record.entry, step, now_s, memory_s)
         if step[0] < 0.0:
             prefill.waiting.pop(record.number, None)
             prefill.prompts_left += 1

@@ -17,9 +17,9 @@ from math import inf, nan
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from headway.config import Role
-from headway.routing.fleet.table import Entry
+from headway.routing.fleet.table import NO_ENTRY, PlainEntry
 from headway.routing.offload import OffloadDecision
-from headway.routing.types import Placement, ReplicaId, RequestSlo, RouteRequest
+from headway.routing.types import ReplicaId, RequestSlo, RouteRequest
 
 Item = TypeVar("Item")
 
@@ -30,74 +30,77 @@ SLACK = 16
 class LazyHeap(Generic[Item]):
     """Items in ascending (key, sequence); sequences are numbers, or names."""
 
-    __slots__ = ("_heap", "_items")
+    __slots__ = ("_heap", "_items", "_keys")
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, Any]] = []
-        self._items: dict[int | str, tuple[tuple[float, Any], Item]] = {}
-        """Each with its own key of the heap: one that is pushed again leaves its former key behind."""
+        self._keys: dict[int | str, float] = {}
+        self._items: dict[int | str, Item] = {}
+        """Apart from their keys: a pair of both would be one object more for the garbage collector."""
 
     def __len__(self) -> int:
         return len(self._items)
 
     def __iter__(self) -> Iterator[Item]:
         """The items in the order of pushing."""
-        return (item for _, item in self._items.values())
+        return iter(self._items.values())
 
     def push(self, key: float, sequence: int | str, item: Item) -> None:
         """Add `item`; no living item has this sequence."""
-        keyed = key, sequence
-        heappush(self._heap, keyed)
-        self._items[sequence] = keyed, item
+        heappush(self._heap, (key, sequence))
+        self._keys[sequence], self._items[sequence] = key, item
 
     def discard(self, sequence: int | str) -> None:
         """Withdraw the item of this sequence, if there is one."""
-        if self._items.pop(sequence, None) is None:
+        if self._keys.pop(sequence, None) is None:
             return
+        del self._items[sequence]
         if self._heap[0][1] == sequence:
             heappop(self._heap)
-        elif len(self._heap) > 2 * len(self._items) + SLACK:
-            self._rebuild()
+        elif len(self._heap) > 2 * len(self._keys) + SLACK:
+            self._heap = [(key, each) for each, key in self._keys.items()]
+            heapify(self._heap)
 
     @property
     def least(self) -> float:
         """The least key; infinite when empty."""
-        first = self._first()
-        return inf if first is None else first[0]
+        heap, keys = self._heap, self._keys
+        while heap:
+            # One that was pushed again leaves its former key behind.
+            if keys.get(heap[0][1]) == heap[0][0]:
+                return heap[0][0]
+            heappop(heap)
+        return inf
 
     def pop(self) -> Item:
         """Withdraw the item of the least key; IndexError when empty."""
-        if (first := self._first()) is None:
+        if self.least == inf and not self._keys:
             raise IndexError("an empty heap")
-        item = self._items[first[1]][1]
-        self.discard(first[1])
+        sequence = self._heap[0][1]
+        item = self._items[sequence]
+        self.discard(sequence)
         return item
-
-    def _first(self) -> tuple[float, Any] | None:
-        heap, items = self._heap, self._items
-        while heap:
-            found = items.get(heap[0][1])
-            if found is not None and found[0] is heap[0]:
-                return heap[0]
-            heappop(heap)
-        return None
-
-    def _rebuild(self) -> None:
-        self._heap = [keyed for keyed, _ in self._items.values()]
-        heapify(self._heap)
 
 
 Features = tuple[float, ...]
 
 
-class TrackedPrediction(NamedTuple):
-    """A prediction from one replica's features; NaN where nothing was predicted."""
+class Sample(NamedTuple):
+    """A prediction from one replica's features, or what came of it.
+
+    Features are in the order of `predictors.latency.FIELDS`. Seconds, NaN where nothing was predicted or
+    measured. TTFT counts from the placement.
+    """
 
     features: Features
     prior_ttft_s: float
     prior_tpot_s: float
     ttft_s: float
     tpot_s: float
+
+
+PlainSample = tuple[Features, float, float, float, float]
+"""The same, as it is kept: the garbage collector does not look at plain tuples of figures."""
 
 
 class RequestPhase(Enum):
@@ -109,9 +112,6 @@ class RequestPhase(Enum):
     """Placed; its prompt is not computed yet."""
     DECODE = auto()
     """Its prompt is computed; its KV may still travel."""
-
-
-NO_ENTRY = Entry()
 
 
 @dataclass(slots=True, eq=False)
@@ -137,17 +137,16 @@ class Record:
     # else.
     phase: RequestPhase = RequestPhase.QUEUED
     attempt: int = 0
-    placement: Placement | None = None
     prefill: "Replica | None" = None
     decode: "Replica | None" = None
     cached_tokens: int = 0
-    entry: Entry = NO_ENTRY
+    entry: PlainEntry = NO_ENTRY
     ttft_s: float = nan
     tpot_s: float = nan
     guard_s: float = inf
     output_tokens: int = 0
     placed_s: float = -1.0
-    tracked: tuple[TrackedPrediction, ...] = ()
+    tracked: tuple[PlainSample, ...] = ()
     offload: OffloadDecision | None = None
     found_idle: int = -1
 

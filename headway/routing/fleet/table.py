@@ -125,8 +125,9 @@ EMPTY: Mapping[FleetRow, float] = {
 
 
 class Entry(NamedTuple):
-    """The figures of one request in the table. Compiled code gets them as a plain tuple, `tuple(entry)`, and
-    names them anew: to pass a named one takes longer than all the writing."""
+    """The figures of one request in the table, kept as a plain tuple and named anew where they are read: to
+    pass a named one to compiled code takes longer than all the writing, and the garbage collector looks at
+    it."""
 
     uncached: float = 0.0
     """Prompt tokens that its prefill replica computes."""
@@ -144,6 +145,7 @@ class Entry(NamedTuple):
 
 
 PlainEntry = tuple[float, ...]
+NO_ENTRY: PlainEntry = tuple(Entry())
 Step = tuple[float, float, float]
 
 PLACED: Step = (1.0, 1.0, 0.0)

@@ -12,14 +12,15 @@ looks up by the features; routers, which bring their own prior, get the model wi
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import starmap
 from math import isnan, log, nan
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from headway.config.routing import PredictionSettings
 from headway.routing.fleet.fleet import RoutedFleet
-from headway.routing.fleet.records import Features, Record
+from headway.routing.fleet.records import Features, PlainSample, Record, Sample
 from headway.routing.fleet.table import FloatArray
 from headway.routing.predict.latency import LatencyForecaster
 from headway.routing.types import Figures, Labels, RouteRequest
@@ -48,25 +49,12 @@ NEARLY_ALONE = 2
 its TPOT is about the same."""
 
 
-class Sample(NamedTuple):
-    """One row for training: features in the order of `predictors.latency.FIELDS`, prior, outcome.
-
-    Seconds, NaN for a target that the row says nothing about. TTFT counts from the placement.
-    """
-
-    features: Features
-    prior_ttft_s: float
-    prior_tpot_s: float
-    ttft_s: float
-    tpot_s: float
-
-
 class Learning:
     """Outcomes of one router. Teaches `latency` how long requests stay, and how safe its predictions are."""
 
     def __init__(self, latency: LatencyForecaster, fleet: RoutedFleet) -> None:
         self._latency, self._fleet, self._lengths = latency, fleet, OutputLengths()
-        self._samples: deque[Sample] = deque(maxlen=MOST_SAMPLES)
+        self._samples: deque[PlainSample] = deque(maxlen=MOST_SAMPLES)
         self._errors = {target: LiveError() for target in Target}
         self._pairs: list[tuple[float, float, float, float]] = []
         """TTFT as predicted and measured, and TPOT; to count many at once takes as long as to count one."""
@@ -117,7 +105,7 @@ class Learning:
         if decode is None or kind < 0:
             return
         ttft_s, tpot_s = measured
-        prior = record.tracked[0].prior_ttft_s, record.tracked[-1].prior_tpot_s
+        prior = Sample(*record.tracked[0]).prior_ttft_s, Sample(*record.tracked[-1]).prior_tpot_s
         evidence.outcome(now_s, prior, measured)
         if record.found_idle >= 0:
             alone = decode.entered <= record.found_idle + NEARLY_ALONE
@@ -128,7 +116,7 @@ class Learning:
 
     def take(self) -> Sequence[Sample]:
         """The samples since the last call, oldest first."""
-        taken = tuple(self._samples)
+        taken = tuple(starmap(Sample, self._samples))
         self._samples.clear()
         return taken
 
@@ -149,18 +137,11 @@ class Learning:
 
     def _sample(self, record: Record, ttft_s: float, tpot_s: float) -> None:
         """Samples of a tracked request; NaN for what could not be measured."""
-        for each in record.tracked:
-            self._pairs.append((each.ttft_s, ttft_s, each.tpot_s, tpot_s))
-            self._samples.append(
-                Sample(
-                    features=each.features,
-                    prior_ttft_s=each.prior_ttft_s,
-                    prior_tpot_s=each.prior_tpot_s,
-                    # Without a prior nothing is said of this target.
-                    ttft_s=nan if isnan(each.prior_ttft_s) else ttft_s,
-                    tpot_s=nan if isnan(each.prior_tpot_s) else tpot_s,
-                )
-            )
+        for features, prior_ttft_s, prior_tpot_s, predicted_ttft_s, predicted_tpot_s in record.tracked:
+            self._pairs.append((predicted_ttft_s, ttft_s, predicted_tpot_s, tpot_s))
+            # Without a prior nothing is said of this target.
+            known_s = nan if isnan(prior_ttft_s) else ttft_s, nan if isnan(prior_tpot_s) else tpot_s
+            self._samples.append((features, prior_ttft_s, prior_tpot_s, *known_s))
         if len(self._pairs) >= FLUSH:
             self._flush()
 
