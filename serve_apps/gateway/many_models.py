@@ -33,7 +33,17 @@ from starlette.types import Receive, Scope, Send
 
 from serve_apps import live_page
 from serve_apps.access import OPEN, READ, Access, Holder, own_scope
-from serve_apps.faults import ClientGone, Fault, InvalidRequest, Moved, NotFound, UnknownModel, starlette_app
+from serve_apps.faults import (
+    RETRY_AFTER_S,
+    ClientGone,
+    Fault,
+    InvalidRequest,
+    Moved,
+    NotFound,
+    UnknownModel,
+    Unready,
+    starlette_app,
+)
 from serve_apps.gateway.app import AUXILIARY_CALLS, adding, request_id_of
 from serve_apps.gateway.fleet import GATEWAY, joined
 from serve_apps.gateway.reading import LONG_BYTES, Bodies, model_named
@@ -184,7 +194,10 @@ class ManyModels(Collector):
         await self._served(name or next(iter(self._apps)), call, model or app.models[0])
 
     async def _served(self, name: str, call: Call, model: str) -> None:
-        """Let a deployment serve a call, or the next one what it has no place for."""
+        """Let a deployment serve a call, or the next one what it has no place for. Unready."""
+        if name not in self._apps:
+            # It went while the call waited at the one before it.
+            raise Unready(f"{name} is no longer served here", retry_after_s=RETRY_AFTER_S)
         after = self._after.get(name, "")
         if (to := self._apps.get(after)) is None or model not in to.models:
             await call.by(self._apps[name])

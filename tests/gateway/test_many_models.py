@@ -263,6 +263,15 @@ def test_a_stream_that_has_begun_stays_where_it_is() -> None:
     assert "from the second" not in answer.text
 
 
+def test_the_next_deployment_may_go_while_a_call_waits() -> None:
+    front, first = spilling([NO_PLACE])
+    first.script = lambda _: [front.change({"chat": front._apps["chat"]}), NO_PLACE][1:]
+
+    answer = completion(front, {**PROMPT, "model": "llama"})
+
+    assert (answer.status_code, answer.json()["error"]["message"]) == (503, "more is no longer served here")
+
+
 def test_a_model_of_several_deployments_is_listed_once_and_each_can_be_asked() -> None:
     front, _ = spilling([NO_PLACE])
 
