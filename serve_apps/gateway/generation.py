@@ -63,8 +63,9 @@ class RequestTime:
 
     __slots__ = ("_deadline", "_gone", "_task", "_timeout_s")
 
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s, self._deadline = timeout_s, asyncio.timeout(timeout_s)
+    def __init__(self, timeout_s: float, spent_s: float) -> None:
+        """It has `timeout_s` in all."""
+        self._timeout_s, self._deadline = timeout_s, asyncio.timeout(timeout_s - spent_s)
         self._gone = False
         self._task: asyncio.Task[None] | None = None
 
@@ -185,7 +186,9 @@ class Generation:
     ) -> None:
         """The call within its time; the records of its further outputs are added to `records`. Fault."""
         state, record = self._state, records[0]
-        async with RequestTime(state.settings.request_timeout_s) as time:
+        now_s = state.clock()
+        spent_s = now_s - scope.get(ARRIVED, now_s)
+        async with RequestTime(state.settings.request_timeout_s, spent_s) as time:
             state.quotas.check(holder.name, holder.limits)
             async with state.bodies.read(scope["headers"], receive) as body:
                 record.received(scope.get(ARRIVED))

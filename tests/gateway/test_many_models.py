@@ -23,7 +23,7 @@ from serve_apps.gateway.backend import (
     TooLong,
 )
 from serve_apps.gateway.many_models import ManyModels, labelled
-from tests.gateway.doubles import LOADS, ScriptedBackend, Step, chunks
+from tests.gateway.doubles import LOADS, WAIT, ScriptedBackend, Step, chunks
 
 MODELS = {"chat": "llama", "code": "codestral"}
 ANY = Access({})
@@ -208,11 +208,16 @@ def test_a_request_is_found_whosever_it_was() -> None:
 NO_PLACE = Overloaded("spilled: it goes to another deployment")
 
 
-def spilling(script: Sequence[Step], after: Readiness | None = None) -> tuple[ManyModels, ScriptedBackend]:
+def spilling(
+    script: Sequence[Step],
+    after: Readiness | None = None,
+    second_script: Sequence[Step] = chunks("from the second"),
+    **gateway: float,
+) -> tuple[ManyModels, ScriptedBackend]:
     """Two deployments of one model, of which the first spills over; and the backend of that."""
-    front, config = ManyModels(ANY, _no_budget), HeadwayConfig(model="llama")
-    first = ScriptedBackend(script, loads=LOADS)
-    second = ScriptedBackend(chunks("from the second"), loads=LOADS, readiness=after or Readiness(ok=True))
+    config = HeadwayConfig.model_validate({"model": "llama", "gateway": gateway})
+    front, first = ManyModels(ANY, _no_budget), ScriptedBackend(script, loads=LOADS)
+    second = ScriptedBackend(second_script, loads=LOADS, readiness=after or Readiness(ok=True))
     apps = {"chat": make_app(config, first, access=ANY), "more": make_app(config, second, access=ANY)}
     front.change(apps, {"chat": "more"})
     return front, first
@@ -261,6 +266,17 @@ def test_a_stream_that_has_begun_stays_where_it_is() -> None:
 
     assert answer.status_code == 200
     assert "from the second" not in answer.text
+
+
+def test_a_call_has_its_time_once_however_many_deployments_it_asks() -> None:
+    front, _ = spilling([0.6, NO_PLACE], None, [WAIT], request_timeout_s=1.0)
+
+    answer = completion(front, {**PROMPT, "model": "llama"}, headers={"x-request-id": "mine"})
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (504, "timeout")
+    assert "longer than 1 s" in answer.json()["error"]["message"]
+    records = asked(front, "GET", "/v1/requests/mine").json()["requests"]
+    assert records[1]["e2e_s"] - records[0]["e2e_s"] < 0.6
 
 
 def test_the_next_deployment_may_go_while_a_call_waits() -> None:
