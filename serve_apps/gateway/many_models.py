@@ -76,6 +76,12 @@ class Member(Target, Protocol):
     def in_flight(self) -> int:
         """Requests under way."""
 
+    async def empty(self) -> str:
+        """What it is while no replica runs on purpose, such as asleep; empty while one does."""
+
+    async def waits_for(self) -> str:
+        """Why it is not ready; empty once it is."""
+
     def entry(self, model: str) -> Document:
         """One of its models, as `/v1/models` lists it."""
 
@@ -202,7 +208,16 @@ class ManyModels(Collector):
         if (to := self._apps.get(after)) is None or model not in to.models:
             await call.by(self._apps[name])
         else:
-            await call.by(self._apps[name], Spillover(to, call, partial(self._served, after, model=model)))
+            ready, served = partial(self._takes, after, model), partial(self._served, after, model=model)
+            await call.by(self._apps[name], Spillover(call, ready, served))
+
+    async def _takes(self, name: str, model: str) -> bool:
+        """Whether a deployment, or one that it spills over to, has replicas for a model."""
+        app = self._apps.get(name)
+        if app is None or model not in app.models:
+            return False
+        ready = not (await app.waits_for() or await app.empty())
+        return ready or await self._takes(self._after.get(name, ""), model)
 
     def _models_of(self, holder: Holder) -> Sequence[str]:
         return [name for name in self._by_model if holder.may_use(name)]
@@ -223,6 +238,7 @@ class ManyModels(Collector):
         name = self._by_model[model]
         app = self._apps[name]
         state = "starting" if await app.waits_for() else await app.empty() or "ready"
+        state = "ready" if await self._takes(name, model) else state
         return {**app.entry(model), "deployment": name, "state": state}
 
     async def _request(self, request: Request) -> Response:

@@ -268,6 +268,20 @@ def test_a_stream_that_has_begun_stays_where_it_is() -> None:
     assert "from the second" not in answer.text
 
 
+def test_nothing_waits_while_any_deployment_of_the_model_has_replicas() -> None:
+    front, first = spilling([NO_PLACE])
+    asleep, last = ScriptedBackend([NotReady("none")]), ScriptedBackend(chunks("third"), loads=LOADS)
+    more, most = (make_app(HeadwayConfig(model="llama"), each, access=ANY) for each in (asleep, last))
+    front.change({**front._apps, "more": more, "most": most}, {"chat": "more", "more": "most"})
+
+    assert "third" in completion(front, {**PROMPT, "model": "llama"}).text
+    assert [each.route and each.route.spills for each in (*first.requests, *asleep.requests)] == [True, True]
+    first.loads = ()
+    assert asked(front, "GET", "/v1/models/llama").json()["state"] == "ready"
+    last.loads = ()
+    assert asked(front, "GET", "/v1/models/llama").json()["state"] == "asleep"
+
+
 def test_a_call_has_its_time_once_however_many_deployments_it_asks() -> None:
     front, _ = spilling([0.6, NO_PLACE], None, [WAIT], request_timeout_s=1.0)
 
