@@ -152,7 +152,7 @@ class Generation:
         except Fault as fault:
             # Once its last byte has left, a request has gone well.
             outcome = "ok" if channel.ended else fault.outcome
-            if after is not None and not channel.started and isinstance(fault, NO_PLACE):
+            if _goes_on(after, channel, fault):
                 outcome = "spilled"
             elif not channel.ended:
                 for each in records:
@@ -211,7 +211,7 @@ class Generation:
                 lambda: input_tokens + sum(each.output_tokens for each in records),
                 stream=stream,
                 requests=len(requests),
-                given_back=NO_PLACE if after is not None else (),
+                given_back=partial(_goes_on, after, channel),
             ):
                 # What a key may not have is no load that a planner has to size for.
                 for each, request in zip(records, requests, strict=True):
@@ -410,6 +410,11 @@ class Generation:
                 raise OutputLost("The output ended before it was complete")
             # Lets the generator run out by itself: closed early it would abort what is complete.
             await anext(chunks, None)
+
+
+def _goes_on(after: Next | None, channel: Channel, fault: Fault) -> bool:
+    """Whether the next deployment takes a call that ended so: no part of its answer has left."""
+    return after is not None and not channel.started and isinstance(fault, NO_PLACE)
 
 
 async def _say(channel: Channel, fault: Fault) -> None:

@@ -212,13 +212,14 @@ def spilling(
     script: Sequence[Step],
     after: Readiness | None = None,
     second_script: Sequence[Step] = chunks("from the second"),
+    access: Access = ANY,
     **gateway: float,
 ) -> tuple[ManyModels, ScriptedBackend]:
     """Two deployments of one model, of which the first spills over; and the backend of that."""
     config = HeadwayConfig.model_validate({"model": "llama", "gateway": gateway})
-    front, first = ManyModels(ANY, _no_budget), ScriptedBackend(script, loads=LOADS)
+    front, first = ManyModels(access, _no_budget), ScriptedBackend(script, loads=LOADS)
     second = ScriptedBackend(second_script, loads=LOADS, readiness=after or Readiness(ok=True))
-    apps = {"chat": make_app(config, first, access=ANY), "more": make_app(config, second, access=ANY)}
+    apps = {"chat": make_app(config, first, access=access), "more": make_app(config, second, access=access)}
     front.change(apps, {"chat": "more"})
     return front, first
 
@@ -295,8 +296,12 @@ def test_a_call_has_its_time_once_however_many_deployments_it_asks() -> None:
 
 def test_the_next_deployment_may_go_while_a_call_waits() -> None:
     front, first = spilling([NO_PLACE])
-    first.script = lambda _: [front.change({"chat": front._apps["chat"]}), NO_PLACE][1:]
 
+    def script(_: int) -> Sequence[Step]:
+        front.change({"chat": front._apps["chat"]})
+        return [NO_PLACE]
+
+    first.script = script
     answer = completion(front, {**PROMPT, "model": "llama"})
 
     assert (answer.status_code, answer.json()["error"]["message"]) == (503, "more is no longer served here")
@@ -354,6 +359,18 @@ def test_a_keys_limits_hold_for_all_its_models_together(tmp_path: Path) -> None:
     asked_of = ("llama", "codestral", "llama", "codestral")
     answers = [completion(front, {**PROMPT, "model": model}, headers=headers) for model in asked_of]
     assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
+
+
+def test_a_call_that_has_begun_counts_for_its_key_though_there_was_no_place(tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    limits = {"requests_per_minute": 1}
+    path.write_text(json.dumps([{"name": "a", "key": "k", "roles": ["infer"], "limits": limits}]))
+    path.chmod(0o600)
+    front, _ = spilling([0.2, NO_PLACE], access=Access(read_keys(path)), heartbeat_s=0.05)
+
+    body = {**PROMPT, "model": "llama", "stream": True}
+    codes = [completion(front, body, headers={"authorization": "Bearer k"}).status_code for _ in range(3)]
+    assert (codes[0], codes[-1]) == (200, 429)
 
 
 @pytest.mark.parametrize(
