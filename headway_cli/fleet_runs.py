@@ -104,8 +104,7 @@ def _in_order(
         ready = [group for group in left if all(before.get(name) in {None, *uses} for name in group.jobs)]
         if not ready:
             raise CliError(
-                "deployments: spillover is simulated from one budget to another (fleet.gpus by GPU type), "
-                "and not back"
+                "deployments: spillover is simulated from one GPU type of fleet.gpus to another, and not back"
             )
         left.remove(group := ready[0])
         found = {name: uses[before[name]].spilled for name in group.jobs if name in before}

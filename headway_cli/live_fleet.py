@@ -32,7 +32,7 @@ from headway_cli.live_checks import check_live
 if TYPE_CHECKING:
     from ray.serve import Application
 
-NOT_OF_ENGINES = ("planner", "metrics", "connector", "share", "fleet", "gpu_types")
+NOT_OF_ENGINES = ("planner", "metrics", "connector", "share", "fleet", "spillover", "gpu_types")
 """Settings that engines do not go by, beside those that may change while they run."""
 
 

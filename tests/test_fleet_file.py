@@ -143,6 +143,7 @@ def test_a_model_may_have_several_deployments_where_one_spills_over_to_the_other
         ),
         ("type: H100}", "type: H100}, model: b", "chat.spillover: more serves 'b', not 'llama-3.1-8b'"),
         ("type: H100", "type: L20", "chat.spillover: more has the same budget, so it has room when this has"),
+        ("spillover: more", "spillover: more, slo: {classes: {fast: {}}}", "more has no slo.classes.fast"),
         (", spillover: more", "", "more.model: 'llama-3.1-8b' is that of chat, too"),
         (
             "  more:",

@@ -211,6 +211,8 @@ def _check_spillover(path: str | Path, fleet: FleetConfig) -> None:
             raise ConfigError(f"{place}: {each.spillover} serves {to.model!r}, not {each.model!r}")
         if to.fleet.gpus is not None and to.fleet.gpu_type == each.fleet.gpu_type:
             raise ConfigError(f"{place}: {each.spillover} has the same budget, so it has room when this has")
+        if unknown := sorted(each.slo.classes.keys() - to.slo.classes.keys()):
+            raise ConfigError(f"{place}: {each.spillover} has no slo.classes.{unknown[0]}; give it to both")
         after: str | None = each.spillover
         seen = {name}
         while after is not None and after not in seen:

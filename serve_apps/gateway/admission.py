@@ -113,7 +113,7 @@ class Quotas:
         *,
         stream: bool,
         requests: int = 1,
-        given_back: tuple[type[Fault], ...] = (),
+        given_back: Callable[[Fault], bool] = lambda _: False,
     ) -> Iterator[None]:
         """A call of at most `tokens`, while it runs; `came_to` counts them at its end. OverLimit.
 
@@ -132,9 +132,10 @@ class Quotas:
 
         try:
             yield
-        except given_back:
-            account.of_requests.take(-requests)
-            account.of_tokens.take(-came_to())
+        except Fault as fault:
+            if given_back(fault):
+                account.of_requests.take(-requests)
+                account.of_tokens.take(-came_to())
             raise
         finally:
             account.requests, account.tokens = account.requests - requests, account.tokens - tokens

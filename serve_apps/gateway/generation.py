@@ -63,8 +63,9 @@ class RequestTime:
 
     __slots__ = ("_deadline", "_gone", "_task", "_timeout_s")
 
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s, self._deadline = timeout_s, asyncio.timeout(timeout_s)
+    def __init__(self, timeout_s: float, spent_s: float) -> None:
+        """It has `timeout_s` in all."""
+        self._timeout_s, self._deadline = timeout_s, asyncio.timeout(timeout_s - spent_s)
         self._gone = False
         self._task: asyncio.Task[None] | None = None
 
@@ -117,7 +118,7 @@ LONG_TEXT = 16_384
 logger = logging.getLogger(__name__)
 
 
-NO_PLACE = (Shed, Unready)
+NO_PLACE = (Shed, Unready, TooLongForModel)
 """Faults after which the next deployment is asked, where there is one."""
 
 
@@ -151,7 +152,7 @@ class Generation:
         except Fault as fault:
             # Once its last byte has left, a request has gone well.
             outcome = "ok" if channel.ended else fault.outcome
-            if after is not None and not channel.started and isinstance(fault, NO_PLACE):
+            if _goes_on(after, channel, record, fault):
                 outcome = "spilled"
             elif not channel.ended:
                 for each in records:
@@ -185,7 +186,9 @@ class Generation:
     ) -> None:
         """The call within its time; the records of its further outputs are added to `records`. Fault."""
         state, record = self._state, records[0]
-        async with RequestTime(state.settings.request_timeout_s) as time:
+        now_s = state.clock()
+        spent_s = now_s - scope.get(ARRIVED, now_s)
+        async with RequestTime(state.settings.request_timeout_s, spent_s) as time:
             state.quotas.check(holder.name, holder.limits)
             async with state.bodies.read(scope["headers"], receive) as body:
                 record.received(scope.get(ARRIVED))
@@ -208,7 +211,7 @@ class Generation:
                 lambda: input_tokens + sum(each.output_tokens for each in records),
                 stream=stream,
                 requests=len(requests),
-                given_back=NO_PLACE if after is not None else (),
+                given_back=partial(_goes_on, after, channel, record),
             ):
                 # What a key may not have is no load that a planner has to size for.
                 for each, request in zip(records, requests, strict=True):
@@ -407,6 +410,15 @@ class Generation:
                 raise OutputLost("The output ended before it was complete")
             # Lets the generator run out by itself: closed early it would abort what is complete.
             await anext(chunks, None)
+
+
+def _goes_on(after: Next | None, channel: Channel, record: RequestRecord, fault: Fault) -> bool:
+    """Whether the next deployment takes a call that ended so: no part of its answer has left.
+
+    What a key tries again too often is turned away by all.
+    """
+    refused = record.attempt is not None and record.attempt.refused
+    return after is not None and not channel.started and not refused and isinstance(fault, NO_PLACE)
 
 
 async def _say(channel: Channel, fault: Fault) -> None:

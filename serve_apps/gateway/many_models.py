@@ -33,7 +33,17 @@ from starlette.types import Receive, Scope, Send
 
 from serve_apps import live_page
 from serve_apps.access import OPEN, READ, Access, Holder, own_scope
-from serve_apps.faults import ClientGone, Fault, InvalidRequest, Moved, NotFound, UnknownModel, starlette_app
+from serve_apps.faults import (
+    RETRY_AFTER_S,
+    ClientGone,
+    Fault,
+    InvalidRequest,
+    Moved,
+    NotFound,
+    UnknownModel,
+    Unready,
+    starlette_app,
+)
 from serve_apps.gateway.app import AUXILIARY_CALLS, adding, request_id_of
 from serve_apps.gateway.fleet import GATEWAY, joined
 from serve_apps.gateway.reading import LONG_BYTES, Bodies, model_named
@@ -65,6 +75,12 @@ class Member(Target, Protocol):
     @property
     def in_flight(self) -> int:
         """Requests under way."""
+
+    async def empty(self) -> str:
+        """What it is while no replica runs on purpose, such as asleep; empty while one does."""
+
+    async def waits_for(self) -> str:
+        """Why it is not ready; empty once it is."""
 
     def entry(self, model: str) -> Document:
         """One of its models, as `/v1/models` lists it."""
@@ -184,12 +200,24 @@ class ManyModels(Collector):
         await self._served(name or next(iter(self._apps)), call, model or app.models[0])
 
     async def _served(self, name: str, call: Call, model: str) -> None:
-        """Let a deployment serve a call, or the next one what it has no place for."""
+        """Let a deployment serve a call, or the next one what it has no place for. Unready."""
+        if name not in self._apps:
+            # It went while the call waited at the one before it.
+            raise Unready(f"{name} is no longer served here", retry_after_s=RETRY_AFTER_S)
         after = self._after.get(name, "")
         if (to := self._apps.get(after)) is None or model not in to.models:
             await call.by(self._apps[name])
         else:
-            await call.by(self._apps[name], Spillover(to, call, partial(self._served, after, model=model)))
+            ready, served = partial(self._takes, after, model), partial(self._served, after, model=model)
+            await call.by(self._apps[name], Spillover(call, ready, served))
+
+    async def _takes(self, name: str, model: str) -> bool:
+        """Whether a deployment, or one that it spills over to, has replicas for a model."""
+        app = self._apps.get(name)
+        if app is None or model not in app.models:
+            return False
+        ready = not (await app.waits_for() or await app.empty())
+        return ready or await self._takes(self._after.get(name, ""), model)
 
     def _models_of(self, holder: Holder) -> Sequence[str]:
         return [name for name in self._by_model if holder.may_use(name)]
@@ -210,6 +238,7 @@ class ManyModels(Collector):
         name = self._by_model[model]
         app = self._apps[name]
         state = "starting" if await app.waits_for() else await app.empty() or "ready"
+        state = "ready" if await self._takes(name, model) else state
         return {**app.entry(model), "deployment": name, "state": state}
 
     async def _request(self, request: Request) -> Response:

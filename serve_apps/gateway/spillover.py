@@ -1,16 +1,16 @@
 """A call that finds no place at one deployment, and the next one, which takes it.
 
-    the next one has replicas   the first one's router is told so (`RouteRequest.spills`): it places a request
+    a later one has replicas    the first one's router is told so (`RouteRequest.spills`): it places a request
                                 now, or turns it away at once
-    it has none                 nothing changes for the first one; what it turns away in the end, or has no
+    none has any                nothing changes for the first one; what it turns away in the end, or has no
                                 replica for, goes on all the same, and has the next one start some
 
 The client sees none of it. The time of a call begins where it came first; the first one counts it as load,
 and the next one as its own request.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, NamedTuple, Protocol
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -22,7 +22,9 @@ class Next(Protocol):
     """Another deployment that takes a call for which there is no place here."""
 
     async def ready(self) -> bool:
-        """Whether it has replicas, so that nothing waits here; else it takes what is turned away."""
+        """Whether it, or one after it, has replicas, so that nothing waits here; else it takes what is turned
+        away.
+        """
 
     async def serve(self, arrived_s: float) -> None:
         """Serve the call, whose time began then."""
@@ -34,12 +36,6 @@ NEXT, ARRIVED = "headway.next", "headway.arrived_s"
 
 class Target(Protocol):
     """The application of one deployment, as far as calls are handed to it."""
-
-    async def empty(self) -> str:
-        """What it is while no replica runs on purpose, such as asleep; empty while one does."""
-
-    async def waits_for(self) -> str:
-        """Why it is not ready; empty once it is."""
 
     async def admitted(
         self, scope: Scope, receive: Receive, send: Send, request_id: Header, holder: Holder
@@ -66,13 +62,9 @@ class Call(NamedTuple):
 class Spillover(NamedTuple):
     """Where a call goes that finds no place."""
 
-    app: Target
     call: Call
+    ready: Callable[[], Coroutine[Any, Any, bool]]
     served: Callable[[Call], Awaitable[None]]
-
-    async def ready(self) -> bool:
-        """Whether it has replicas."""
-        return not (await self.app.waits_for() or await self.app.empty())
 
     async def serve(self, arrived_s: float) -> None:
         """Serve the call, whose time began then."""

@@ -11,7 +11,7 @@ from ray import serve
 from headway.config import FleetConfig, load_fleet
 from headway_cli import deployment
 from headway_cli.deployment import Form, Say
-from headway_cli.live_fleet import attached_form, fleet_form
+from headway_cli.live_fleet import _of_engines, attached_form, fleet_form
 
 FILE = """
 fleet: {gpus: 3}
@@ -126,3 +126,10 @@ def test_two_deployments_do_not_scale_one_object(file: Path, capsys: pytest.Capt
     complaint = headway(capsys, "attach", file).complaint()
 
     assert complaint.startswith(f"{file}: deployments.code.connector: scales what chat does")
+
+
+def test_no_engine_starts_anew_for_where_its_deployment_spills_over_to(file: Path) -> None:
+    chat = load_fleet(file).deployments["chat"]
+
+    assert _of_engines(chat) == _of_engines(chat.model_copy(update={"spillover": "more"}))
+    assert _of_engines(chat) != _of_engines(chat.model_copy(update={"model": "llama-3.1-70b"}))

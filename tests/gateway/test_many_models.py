@@ -23,7 +23,7 @@ from serve_apps.gateway.backend import (
     TooLong,
 )
 from serve_apps.gateway.many_models import ManyModels, labelled
-from tests.gateway.doubles import LOADS, ScriptedBackend, Step, chunks
+from tests.gateway.doubles import LOADS, WAIT, ScriptedBackend, Step, chunks
 
 MODELS = {"chat": "llama", "code": "codestral"}
 ANY = Access({})
@@ -208,18 +208,24 @@ def test_a_request_is_found_whosever_it_was() -> None:
 NO_PLACE = Overloaded("spilled: it goes to another deployment")
 
 
-def spilling(script: Sequence[Step], after: Readiness | None = None) -> tuple[ManyModels, ScriptedBackend]:
+def spilling(
+    script: Sequence[Step],
+    after: Readiness | None = None,
+    second_script: Sequence[Step] = chunks("from the second"),
+    access: Access = ANY,
+    **gateway: float,
+) -> tuple[ManyModels, ScriptedBackend]:
     """Two deployments of one model, of which the first spills over; and the backend of that."""
-    front, config = ManyModels(ANY, _no_budget), HeadwayConfig(model="llama")
-    first = ScriptedBackend(script, loads=LOADS)
-    second = ScriptedBackend(chunks("from the second"), loads=LOADS, readiness=after or Readiness(ok=True))
-    apps = {"chat": make_app(config, first, access=ANY), "more": make_app(config, second, access=ANY)}
+    config = HeadwayConfig.model_validate({"model": "llama", "gateway": gateway})
+    front, first = ManyModels(access, _no_budget), ScriptedBackend(script, loads=LOADS)
+    second = ScriptedBackend(second_script, loads=LOADS, readiness=after or Readiness(ok=True))
+    apps = {"chat": make_app(config, first, access=access), "more": make_app(config, second, access=access)}
     front.change(apps, {"chat": "more"})
     return front, first
 
 
 @pytest.mark.parametrize("ready", [True, False])
-@pytest.mark.parametrize("fault", [NO_PLACE, NotReady("no replica is running")])
+@pytest.mark.parametrize("fault", [NO_PLACE, NotReady("no replica is running"), TooLong("for its KV cache")])
 def test_what_finds_no_place_is_served_by_the_next_deployment(fault: Exception, ready: bool) -> None:
     front, first = spilling([fault], Readiness(ok=ready, reason="" if ready else "starting"))
 
@@ -242,9 +248,7 @@ def test_what_finds_no_place_is_served_by_the_next_deployment(fault: Exception, 
     assert 'headway_requests_total{model="llama",outcome="ok"} 1.0' in second_page
 
 
-@pytest.mark.parametrize(
-    ("script", "status"), [([ReplicaLost("it died")], 502), ([*chunks("a", "b")], 200), ([TooLong("x")], 413)]
-)
+@pytest.mark.parametrize(("script", "status"), [([ReplicaLost("it died")], 502), ([*chunks("a", "b")], 200)])
 def test_all_else_stays_where_it_came(script: Sequence[Step], status: int) -> None:
     front, _ = spilling(script)
 
@@ -261,6 +265,44 @@ def test_a_stream_that_has_begun_stays_where_it_is() -> None:
 
     assert answer.status_code == 200
     assert "from the second" not in answer.text
+
+
+def test_nothing_waits_while_any_deployment_of_the_model_has_replicas() -> None:
+    front, first = spilling([NO_PLACE])
+    asleep, last = ScriptedBackend([NotReady("none")]), ScriptedBackend(chunks("third"), loads=LOADS)
+    more, most = (make_app(HeadwayConfig(model="llama"), each, access=ANY) for each in (asleep, last))
+    front.change({**front._apps, "more": more, "most": most}, {"chat": "more", "more": "most"})
+
+    assert "third" in completion(front, {**PROMPT, "model": "llama"}).text
+    assert [each.route and each.route.spills for each in (*first.requests, *asleep.requests)] == [True, True]
+    first.loads = ()
+    assert asked(front, "GET", "/v1/models/llama").json()["state"] == "ready"
+    last.loads = ()
+    assert asked(front, "GET", "/v1/models/llama").json()["state"] == "asleep"
+
+
+def test_a_call_has_its_time_once_however_many_deployments_it_asks() -> None:
+    front, _ = spilling([0.6, NO_PLACE], None, [WAIT], request_timeout_s=1.0)
+
+    answer = completion(front, {**PROMPT, "model": "llama"}, headers={"x-request-id": "mine"})
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (504, "timeout")
+    assert "longer than 1 s" in answer.json()["error"]["message"]
+    records = asked(front, "GET", "/v1/requests/mine").json()["requests"]
+    assert records[1]["e2e_s"] - records[0]["e2e_s"] < 0.6
+
+
+def test_the_next_deployment_may_go_while_a_call_waits() -> None:
+    front, first = spilling([NO_PLACE])
+
+    def script(_: int) -> Sequence[Step]:
+        front.change({"chat": front._apps["chat"]})
+        return [NO_PLACE]
+
+    first.script = script
+    answer = completion(front, {**PROMPT, "model": "llama"})
+
+    assert (answer.status_code, answer.json()["error"]["message"]) == (503, "more is no longer served here")
 
 
 def test_a_model_of_several_deployments_is_listed_once_and_each_can_be_asked() -> None:
@@ -315,6 +357,18 @@ def test_a_keys_limits_hold_for_all_its_models_together(tmp_path: Path) -> None:
     asked_of = ("llama", "codestral", "llama", "codestral")
     answers = [completion(front, {**PROMPT, "model": model}, headers=headers) for model in asked_of]
     assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
+
+
+def test_a_call_that_has_begun_counts_for_its_key_though_there_was_no_place(tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    limits = {"requests_per_minute": 1}
+    path.write_text(json.dumps([{"name": "a", "key": "k", "roles": ["infer"], "limits": limits}]))
+    path.chmod(0o600)
+    front, _ = spilling([0.2, NO_PLACE], access=Access(read_keys(path)), heartbeat_s=0.05)
+
+    body = {**PROMPT, "model": "llama", "stream": True}
+    codes = [completion(front, body, headers={"authorization": "Bearer k"}).status_code for _ in range(3)]
+    assert (codes[0], codes[-1]) == (200, 429)
 
 
 @pytest.mark.parametrize(

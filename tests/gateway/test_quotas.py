@@ -63,7 +63,7 @@ def test_what_is_served_elsewhere_is_counted_there_alone() -> None:
     for _ in range(9):
         with (
             pytest.raises(Shed),
-            quotas.used("a", limits, 90, lambda: 40, stream=False, requests=2, given_back=(Shed,)),
+            quotas.used("a", limits, 90, lambda: 40, stream=False, requests=2, given_back=lambda _: True),
         ):
             raise Shed("no place")
     spend(quotas, limits, tokens=60)
