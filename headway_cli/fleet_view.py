@@ -118,7 +118,7 @@ def _draw(report: FleetReport) -> Figure:
     board = Board(max(one.report.simulated_s for one in first), titles)
     for row, use in enumerate(ways.values(), start=1):
         _draw_gpus(board, row, use.deployments)
-        if report.gpus is not None:
+        if report.gpus is not None and use.file is None:
             board.target(row, f"budget {report.gpus}", report.gpus)
         board.axis(row, whole=True)
     for at, one in enumerate(first):

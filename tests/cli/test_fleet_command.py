@@ -131,7 +131,9 @@ def test_a_fleet_is_shown_beside_another(capsys: pytest.CaptureFixture[str]) -> 
     assert written["lost"] < written["against"]["lost"]
     assert re.search(r"shared +batch .*\n +less +batch", said)
     assert parse_fleet(written).document() == written
-    assert "GPUs, less" in Path("out.html").read_text()
+    page = Path("out.html").read_text()
+    assert "GPUs, less" in page
+    assert page.count("budget 6") == 1, "the other has another one"
 
 
 def test_without_a_budget_each_is_simulated_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
