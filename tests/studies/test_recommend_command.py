@@ -101,7 +101,7 @@ def test_types_with_prices_of_a_configuration(capsys, tmp_path):
     path.write_text(
         "slo: {ttft_ms: 500, itl_ms: 30}\nmodel: mine\ngpu_types:\n"
         f"  dear: {{profile: {SMALL}, price_per_gpu_hour: 9.0}}\n"
-        f"  cheap: {{profile: {LARGE}, price_per_gpu_hour: 1.0}}\n",
+        f"  cheap: {{profile: {LARGE}, price_per_gpu_hour: 1.0, max_gpus: 6}}\n",
         encoding="utf-8",
     )
     command = ("recommend", LOAD, "--config", path, "--modes", "mixed", "--chunks", "2048")
@@ -111,6 +111,7 @@ def test_types_with_prices_of_a_configuration(capsys, tmp_path):
     assert "mixed replicas of cheap" in ended.out
     kept = yaml.safe_load(written.read_text())
     assert (kept["model"], kept["engine"]["profile"]) == ("mine", LARGE)
+    assert kept["planner"]["max_gpu_budget"] == 6
 
 
 def test_where_nothing_keeps_the_promise_it_says_why_and_writes_no_configuration(capsys, tmp_path):
