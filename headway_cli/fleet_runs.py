@@ -130,11 +130,10 @@ def run_least(
     without one. A type from which requests spill over has its stated budget, or, where all have prices, the
     part of it with which all GPUs together are cheapest.
     """
-    found = _all_least(jobs, budgets, progress)
-    prices = _prices(jobs)
+    found, prices = _all_least(jobs, budgets, progress), _prices(jobs)
     for gpu_type in {job.config.fleet.gpu_type: None for job in jobs.values() if job.config.spillover}:
         if budgets.keys() <= prices.keys():
-            found = _cheapest(jobs, {**budgets, **found.gpus}, gpu_type, found, progress)
+            found = _cheapest(jobs, gpu_type, found, prices, progress)
     return FleetReport(
         gpus=sum(found.gpus.values()),
         whole=BudgetUse(deployments=[found.uses[name] for name in jobs]),
@@ -152,19 +151,19 @@ def _prices(jobs: Mapping[str, Job]) -> Mapping[str, float]:
 
 def _cheapest(
     jobs: Mapping[str, Job],
-    budgets: Mapping[str, int | None],
     gpu_type: str,
     stated: Least,
+    prices: Mapping[str, float],
     progress: Progress | None,
 ) -> Least:
     """The part of one budget with which the least others cost least: by thirds, as if there were one dip."""
-    prices, high = _prices(jobs), stated.gpus[gpu_type]
+    own, high = _of_type(jobs, gpu_type, None).jobs.items(), stated.gpus[gpu_type]
+    low = max(1, sum(_minimum(job.config, stated.uses[name].report) for name, job in own))
     tried = {high: stated}
-    low = max(1, sum(_minimum(job.config, use.report) for job, use in _on(jobs, gpu_type, stated)))
 
     def cost(gpus: int) -> float:
         if gpus not in tried:
-            tried[gpus] = _all_least(jobs, {**budgets, gpu_type: gpus}, progress)
+            tried[gpus] = _all_least(jobs, {**stated.gpus, gpu_type: gpus}, progress)
         return tried[gpus].cost(prices)
 
     first, last = low, high
@@ -177,10 +176,6 @@ def _cheapest(
     sentence = f"all GPUs are cheapest with {plural(best, f'{gpu_type} GPU')}: {cost(best):g} an hour"
     sentence += f" ({others})" if others else ""
     return tried[best]._replace(said={**tried[best].said, gpu_type: sentence})
-
-
-def _on(jobs: Mapping[str, Job], gpu_type: str, found: Least) -> Iterator[tuple[Job, DeploymentUse]]:
-    return ((job, found.uses[name]) for name, job in _of_type(jobs, gpu_type, None).jobs.items())
 
 
 def _all_least(

@@ -93,7 +93,6 @@ class FleetGateway(GatewayReplica):
         super().__init__()
         self._others, self._common, self._changes = others, common, Changes()
         self._access = make_access(common.gateway)
-        self._after: Mapping[str, str] = {}
         self._quotas = Quotas(time.monotonic, common.gateway.replicas)
         own_id = serve.get_replica_context().replica_id.unique_id
         self._front = ManyModels(self._access, budget, own_id if common.gateway.replicas > 1 else None)
@@ -114,9 +113,8 @@ class FleetGateway(GatewayReplica):
                 self._models[name].end_held(f"{name} is no longer served here")
                 self._let_go(self._models.pop(name))
         ordered = {name: self._models[name] for name in user_config.get("deployments", {})}
-        self._after = {name: to for name, to in self._after.items() if name not in gone}
-        self._after |= {name: each.spillover for name, each in fresh.items() if each.spillover}
-        self._front.change({name: each.app for name, each in ordered.items()}, self._after)
+        after = {name: each.spillover for name, each in ordered.items() if each.spillover}
+        self._front.change({name: each.app for name, each in ordered.items()}, after)
 
     def _let_go(self, model: ModelGateway | None) -> None:
         if model is not None:

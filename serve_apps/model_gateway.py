@@ -37,6 +37,8 @@ class ModelGateway:
         access: Access | None = None,
         quotas: Quotas | None = None,
     ) -> None:
+        self.spillover = config.spillover
+        """The deployment that takes what finds no place here."""
         self._backend = ServeBackend(config, {Role(role): handle for role, handle in engines.items()})
         plane = the_control_plane(config, application)
         routes = [*control_routes(plane), *scaling_routes(the_scaling(config, application))]

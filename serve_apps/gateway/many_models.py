@@ -237,8 +237,9 @@ class ManyModels(Collector):
     async def _entry(self, model: str) -> Document:
         name = self._by_model[model]
         app = self._apps[name]
-        state = "starting" if await app.waits_for() else await app.empty() or "ready"
-        state = "ready" if await self._takes(name, model) else state
+        state = "ready"
+        if not await self._takes(name, model):
+            state = "starting" if await app.waits_for() else await app.empty()
         return {**app.entry(model), "deployment": name, "state": state}
 
     async def _request(self, request: Request) -> Response:
