@@ -34,7 +34,6 @@ from actors.planning.wake_watch import WakeWatch
 from actors.store import InOrder, InternalKvStore, Store, StoreAway
 from actors.stored import read, set_aside
 from headway.config import HeadwayConfig
-from headway.planning.common_budget import FLEET_GPUS
 from headway.planning.decision_text import story
 from headway.planning.record_figures import history
 
@@ -157,14 +156,14 @@ class Planner:
     async def update_settings(self, changes: Mapping[str, Any], by: str = "") -> dict[str, Any]:
         """Change settings while running, by dotted key; all changes in force. ConfigError when refused.
 
-        `by` names who changes them. `fleet.gpus` changes for all applications that have it.
+        `by` names who changes them. Those of `fleet` change for all applications that share a budget.
         """
         author, flat = Author(by=by, at=time.time()), flatten(changes)
         changed = await self._change(flat, author)
-        if FLEET_GPUS in flat:
+        if common := {key: value for key, value in flat.items() if key.startswith("fleet.")}:
             for other in self._part.others():
                 if other.change is not None:
-                    await other.change({FLEET_GPUS: flat[FLEET_GPUS]}, author)
+                    await other.change(common, author)
         return changed
 
     async def _change(self, changes: Mapping[str, Any], author: Author) -> dict[str, Any]:

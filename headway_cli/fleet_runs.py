@@ -7,6 +7,7 @@ come after: what the first ones had no place for is then the trace of the next.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
@@ -256,7 +257,8 @@ def run_fleet(
             for name, job in jobs.items()
         ]
         began = perf_counter()
-        results = simulate_fleet(deployments, gpus)
+        memory = next(iter(jobs.values())).config.fleet.host_memory
+        results = simulate_fleet(deployments, gpus, inf if memory is None else memory)
         wall_s = perf_counter() - began
         return BudgetUse(
             deployments=[

@@ -222,8 +222,8 @@ def control_routes(plane: "ActorControlPlane") -> list[BaseRoute]:
         """Changes settings of the running planner, all or none: `slo.ttft_ms`, `slo.itl_ms`,
         `slo.attainment`, `planner.max_gpu_budget` and `planner.max_step` (null lifts them),
         `planner.dry_run`, `pools.ROLE.min_replicas`, `pools.ROLE.max_replicas`,
-        `connector.foreign_edits`, `connector.yield_s`, `share.*`, and `fleet.gpus` (for all
-        applications that have it).
+        `connector.foreign_edits`, `connector.yield_s`, `share.*`, `fleet.gpus` and
+        `fleet.host_memory` (for all applications that share them).
         """
         changes = await json_object(request)
         if not changes:

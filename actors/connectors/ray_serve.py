@@ -35,9 +35,10 @@ from actors.connectors.protocol import (
     Unreachable,
 )
 from actors.connectors.served import PHASES, ServedDeployment, counts_of, served
-from actors.connectors.sleepers import Controller, in_front
+from actors.connectors.sleepers import Controller, Sleepers, in_front
 from headway.config import HeadwayConfig
 from headway.planning import Role
+from headway.planning.sleeping import kept_for_sleep
 
 T = TypeVar("T")
 
@@ -156,9 +157,12 @@ class RayServeConnector:
 
     async def set_targets(self, targets: Mapping[Role, int], reasons: Mapping[str, Any]) -> Action:
         """Send the counts; `unchanged` when Serve had them as its targets before."""
-        del reasons  # they stay in the planner's log
         if strangers := set(targets) - set(self._roles):
             raise Refused(f"{self._application}: has no pool {', '.join(sorted(strangers))}")
+        if isinstance(self._control, Sleepers):
+            kept = kept_for_sleep(reasons)
+            for role in targets:
+                self._control.keep(self._names[role], kept.get(role))
         return await self._within(self._send(targets))
 
     async def state(self) -> Mapping[Role, PoolCounts]:

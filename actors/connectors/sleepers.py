@@ -2,8 +2,8 @@
 those that are awake.
 
 A pool with k sleepers of which n replicas are wanted has max(n, k) in Serve, and all but n of them are told
-to rest (`serve_apps.sleeping`), the emptiest first. Each look makes that so again, as replicas come and
-go. As the planner sees it
+to rest (`serve_apps.sleeping`), the emptiest first. k is what the pool states, or less by a decision
+(`headway.planning.sleeping`). Each look makes that so again, as replicas come and go. As the planner sees it
 
     asleep     there is no such replica
     waking     it starts
@@ -72,7 +72,12 @@ class Sleepers:
 
     def __init__(self, controller: Controller, sleepers: Mapping[str, int], tell: Tell) -> None:
         self._controller, self._sleepers, self._tell = controller, sleepers, tell
+        self._kept = dict(sleepers)
         self._asked: dict[str, _Asked] = {}
+
+    def keep(self, name: str, sleepers: int | None) -> None:
+        """From the next `scale` on; None: as many as are stated."""
+        self._kept[name] = self._sleepers.get(name, 0) if sleepers is None else sleepers
 
     async def read(self, name: str) -> ServedDeployment:
         """The deployment with those that are awake, or will be."""
@@ -99,7 +104,7 @@ class Sleepers:
 
     async def scale(self, name: str, replicas: int) -> None:
         """Ask for that many that are awake."""
-        asked = _Asked(replicas, max(replicas, self._sleepers.get(name, 0)))
+        asked = _Asked(replicas, max(replicas, self._kept.get(name, 0)))
         await self._controller.scale(name, asked.target)
         if self._sleepers.get(name):
             self._asked[name] = asked

@@ -18,6 +18,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
+from math import inf
 from threading import RLock
 from typing import Any
 
@@ -26,10 +27,11 @@ from actors.planning.log import DecisionLog
 from actors.planning.settings import Author, RuntimeSettings
 from headway.config import HeadwayConfig
 from headway.planning import PlanningError, PoolLimits, Role, policy_settings
-from headway.planning.common_budget import Claim, Division, LiveGrant, divide
+from headway.planning.common_budget import NEEDED_RPS, Claim, Division, LiveGrant, divide
 from headway.planning.deciding import gpus as gpus_of
 from headway.planning.documents import FleetDocument, FleetEntry, ShareFigures, StandingFigures
 from headway.planning.sharing import GpuLosses, Standing, share
+from headway.planning.sleeping import SleepingPool, kept_for_sleep
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +65,15 @@ class CommonBudget:
         stated = (part.config.fleet.gpus for part in self.sharing(gpu_type))
         return min((gpus for gpus in stated if gpus is not None), default=None)
 
+    def host_memory(self, gpu_type: str) -> float:
+        """Bytes for engines that may sleep; without end where nobody states any."""
+        stated = (part.config.fleet.host_memory for part in self.sharing(gpu_type))
+        return min((memory for memory in stated if memory is not None), default=inf)
+
     def division(self, gpu_type: str) -> Division:
         """By what is known now; there must be a budget."""
-        return divide((part.claim() for part in self.sharing(gpu_type)), self.gpus(gpu_type) or 0)
+        claims = (part.claim() for part in self.sharing(gpu_type))
+        return divide(claims, self.gpus(gpu_type) or 0, self.host_memory(gpu_type))
 
     def freed(self, gpu_type: str) -> None:
         """Others hold less of it: wake who waits, as far as something is free."""
@@ -176,6 +184,25 @@ class BudgetPart:
             minimum_gpus=min(self._minimum(config), self.holds) if dry_run else self._minimum(config),
             losses=self._losses if self._stated and not dry_run else None,
             keeps=self._granted,
+            sleeping=() if self._stated else self._unstated(),
+        )
+
+    def _unstated(self) -> tuple[SleepingPool, ...]:
+        """Its pools whose engines may sleep, until it says what they are worth: all that there are stay."""
+        settings = policy_settings(self.config)
+        known = {} if self._log.last is None else kept_for_sleep(self._log.last.reasons)
+        return tuple(
+            SleepingPool(
+                role=role,
+                engine=engine,
+                gpus_awake=settings.limits[role].gpus_per_replica,
+                most=(most := known.get(role, settings.limits[role].sleepers)),
+                wanted=0,
+                held=0,
+                kept=most,
+                risen=(NEEDED_RPS,) * most,
+            )
+            for role, engine in settings.sleeping.items()
         )
 
     def ask(self, losses: GpuLosses, interval_s: float) -> LiveGrant:
@@ -193,7 +220,7 @@ class BudgetPart:
             self.grant = grant = division.grant(self.name)
             self._granted, self._waits = grant.gpus, division.waits(self.name)
             tell = division.over if self._waits or division.free < 0 else {}
-            over = [self._budget.parts[name] for name in tell if name != self.name]
+            over = [self._budget.parts[name] for name in {*tell, *division.crowding} if name != self.name]
         for part in over:
             part.wake()
         if grant.gpus < losses.minimum_gpus:
@@ -290,7 +317,8 @@ class BudgetPart:
             minimum_gpus=losses.minimum_gpus,
             losses=losses,
         )
-        return divide([*others, mine], self._budget.gpus(self.gpu_type) or 0).planned(self.name)
+        budget, memory = self._budget.gpus(self.gpu_type) or 0, self._budget.host_memory(self.gpu_type)
+        return divide([*others, mine], budget, memory).planned(self.name)
 
     def _known(self) -> int:
         """What it holds as far as that shows before anybody was asked; its minimum where it is new."""

@@ -48,6 +48,7 @@ CHANGEABLE = (
     "connector.foreign_edits",
     "connector.yield_s",
     "fleet.gpus",
+    "fleet.host_memory",
     "share.priority",
     "share.weight",
     "share.floor_gpus",

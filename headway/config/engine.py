@@ -114,6 +114,8 @@ class SleepSettings(Settings):
     """What an engine keeps asleep, as vLLM has it: 1 its weights, in host memory; 2 only its process."""
     per_gpu: PositiveInt = Field(default=2, le=64)
     """Engines of one GPU, of which one is awake at a time. Ray is asked for that part of a GPU for each."""
+    memory: PositiveFloat | None = Field(default=None, le=1e15)
+    """Bytes of host memory that an engine keeps asleep, counted against `fleet.host_memory`."""
     wake_up_s: NonNegativeFloat = Field(default=3.0, le=1e5)
     """Simulated, live too: seconds that an engine takes to wake."""
 

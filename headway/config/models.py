@@ -278,6 +278,15 @@ class HeadwayConfig(Settings):
         return self
 
     @model_validator(mode="after")
+    def _host_memory_can_be_counted(self) -> "HeadwayConfig":
+        sleeps = next((role for role, pool in self.pools.items() if pool.sleepers), None)
+        if self.fleet.host_memory is not None and sleeps and self.engine.sleep.memory is None:
+            raise ValueError(
+                f"engine.sleep.memory is missing: fleet.host_memory counts it for pools.{sleeps}.sleepers"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _advice_compares_with_a_whole_fleet(self) -> "HeadwayConfig":
         against = self.planner.advice.against
         if against and set(against) != set(self.pools):

@@ -86,6 +86,9 @@ class FleetSettings(Settings):
     """GPUs that all of them together may hold, divided by priority, then by what they save (docs/fleet.md);
     null: each plans by its own limits alone. In a file with `deployments` also by GPU type, such as
     {H100: 8, L20: 4}: each deployment shares those of its `engine.gpu_type`."""
+    host_memory: Annotated[PositiveFloat, Field(le=1e18)] | None = None
+    """With `gpus`: bytes of host memory, on the hosts of each GPU type, for engines that sleep. The planner
+    chooses which of `pools.NAME.sleepers` are worth theirs (docs/fleet.md#engines-that-sleep); null: any."""
     gpu_type: str = ""
     """The GPU type of that budget; a file with `deployments` gives it."""
     application: str = ""

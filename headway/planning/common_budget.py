@@ -17,6 +17,7 @@ most what it holds, and its grant says why.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from headway.planning.demands import decide_within, demanded
 from headway.planning.hindsight.policy import HeadwayPolicy
 from headway.planning.hindsight.state import HindsightState
 from headway.planning.sharing import Demand, GpuLosses, Grant, Standing, share, up_to
+from headway.planning.sleeping import SleepingPool
 from headway.planning.types import Decision, Observation, PlanningError
 
 FLEET_GPUS = "fleet.gpus"
@@ -38,6 +40,7 @@ class Claim:
     """One deployment: the GPUs that it `holds` and its minimum, and the losses that it has stated, if any.
 
     Of those that it holds it `keeps` so many by a decision that is being carried out; None: there is none.
+    `sleeping` are its pools whose engines may sleep, for as long as it has stated nothing.
     """
 
     name: str
@@ -46,6 +49,7 @@ class Claim:
     minimum_gpus: int
     losses: GpuLosses | None = None
     keeps: int | None = None
+    sleeping: tuple[SleepingPool, ...] = ()
 
     @property
     def demand(self) -> Demand:
@@ -61,6 +65,7 @@ class Claim:
             minimum_gpus=self.minimum_gpus,
             lost_rps=NEEDED_RPS * missing / max(wanted, 1),
             held_gpus=self.holds,
+            sleeping=self.sleeping,
         )
 
 
@@ -99,6 +104,16 @@ class Division:
         more = {name: claim.holds - self.due[name].gpus for name, claim in self.claims.items()}
         return {name: gpus for name, gpus in more.items() if gpus > 0}
 
+    @property
+    def crowding(self) -> list[str]:
+        """Deployments that keep more engines for sleep than are due to them."""
+        return [
+            name
+            for name, claim in self.claims.items()
+            for pool in claim.demand.losses.sleeping
+            if pool.kept > max(pool.held, self.due[name].sleepers.get(pool.role, pool.kept))
+        ]
+
     def waits(self, name: str) -> int:
         """GPUs that are due to a deployment, but held by others."""
         return self.due[name].gpus - self.grant(name).gpus
@@ -122,6 +137,7 @@ class Division:
             ahead=due.ahead,
             kept_free=due.kept_free,
             above_ceiling=due.above_ceiling,
+            sleepers=due.sleepers,
             fault=self.fault,
         )
 
@@ -131,12 +147,12 @@ def _not_to_be_had(claim: Claim) -> int:
     return max(claim.holds, claim.demand.losses.whole(claim.standing.own_gpus))
 
 
-def divide(claims: Iterable[Claim], gpus: int) -> Division:
+def divide(claims: Iterable[Claim], gpus: int, host_memory: float = inf) -> Division:
     """The division of a budget by what is known now."""
     known = {claim.name: claim for claim in claims}
     demands = {name: claim.demand for name, claim in known.items()}
     try:
-        return Division(gpus=gpus, claims=known, due=share(demands.values(), gpus))
+        return Division(gpus=gpus, claims=known, due=share(demands.values(), gpus, host_memory))
     except PlanningError as error:
         kept = {
             name: Grant(

@@ -27,6 +27,7 @@ from headway.planning.hindsight.needs import DRAIN_S, Assessment, needs_of
 from headway.planning.hindsight.policy import HeadwayPolicy
 from headway.planning.policies import jsonable
 from headway.planning.sharing import GpuLosses, Grant, spend
+from headway.planning.sleeping import SleepingPool
 from headway.planning.types import Decision, FloatArray, PoolLimits, Role
 
 
@@ -95,16 +96,55 @@ def demanded(policy: HeadwayPolicy, assessed: Assessment) -> GpuLosses:
     held = gpus_of({role: assessed.observation.pools[role].desired for role in needs}, limits)
     moving = moving_share(assessed.lead_s, hold_s)
     losses = gpu_losses(pools, assessed.rate_rps)
-    return replace(losses, held_gpus=held, moving=moving, waiting=assessed.waiting, idle=assessed.quiet)
+    return replace(
+        losses,
+        held_gpus=held,
+        moving=moving,
+        waiting=assessed.waiting,
+        idle=assessed.quiet,
+        sleeping=_sleeping(policy, assessed, wanted),
+    )
+
+
+def _sleeping(
+    policy: HeadwayPolicy, assessed: Assessment, wanted: Mapping[Role, int]
+) -> tuple[SleepingPool, ...]:
+    limits, memories = policy.settings.limits, assessed.state.pools
+    return tuple(
+        SleepingPool(
+            role=role,
+            engine=engine,
+            gpus_awake=limits[role].gpus_per_replica,
+            most=limits[role].sleepers,
+            wanted=wanted[role],
+            held=assessed.observation.pools[role].desired,
+            kept=memories[role].kept,
+            risen=memories[role].risen,
+        )
+        for role, engine in policy.settings.sleeping.items()
+    )
 
 
 def decide_within(policy: HeadwayPolicy, assessed: Assessment, grant: Grant) -> Decision:
     """The decision within the GPUs of a grant; its reasons say what it lacks."""
-    narrow = replace(policy, settings=replace(policy.settings, max_gpu_budget=grant.gpus))
+    stated = policy.settings.limits
+    limits = {
+        role: replace(each, sleepers=grant.sleepers.get(role, each.sleepers)) for role, each in stated.items()
+    }
+    narrow = replace(policy, settings=replace(policy.settings, max_gpu_budget=grant.gpus, limits=limits))
     decision = narrow.decide(assessed)
     reasons = decision.reasons
     lacks = [f"shared budget: {grant.words}"] if grant.words else []
     summary = f"{reasons['summary'].removesuffix('.')}; {grant.words}." if lacks else reasons["summary"]
-    warnings = [*reasons["warnings"], *lacks]
-    explained = {**reasons, "grant": jsonable(grant), "warnings": warnings, "summary": summary}
+    fewer = [
+        f"{role}: {count} of {stated[role].sleepers} engines may sleep; GPUs and host memory hold no more"
+        for role, count in grant.sleepers.items()
+        if count < stated[role].sleepers
+    ]
+    explained = {
+        **reasons,
+        "grant": jsonable(grant),
+        "warnings": [*reasons["warnings"], *lacks, *fewer],
+        "summary": summary,
+    }
     return replace(decision, reasons=explained)

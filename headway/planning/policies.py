@@ -25,6 +25,7 @@ from headway.engine import EngineRules, engine_rules
 from headway.extensions import ExtensionError
 from headway.planning.deciding import GPU_BUDGET, Bounds, call, check_budget
 from headway.planning.schedule import Schedule
+from headway.planning.sleeping import Engine
 from headway.planning.types import (
     Observation,
     PlanningError,
@@ -70,6 +71,8 @@ class PolicySettings:
     engine: EngineRules | None = None
     sections: Mapping[str, Settings] = field(default_factory=dict)
     schedule: Schedule | None = None
+    sleeping: Mapping[Role, Engine] = field(default_factory=dict)
+    """By pool whose engines may sleep, what one takes."""
 
     def __post_init__(self) -> None:
         if not self.limits:
@@ -232,6 +235,13 @@ def policy_settings(
         engine=engine_rules(config, profile) if isinstance(profile, Profile) else None,
         sections=config.planner.sections,
         schedule=_schedule(config, limits, epoch_s),
+        sleeping={
+            role: Engine(
+                limits[role].gpus_per_replica / config.engine.sleep.per_gpu, config.engine.sleep.memory or 0.0
+            )
+            for role in limits
+            if limits[role].sleepers
+        },
     )
 
 

@@ -53,9 +53,11 @@ floor and what it holds an idle deployment only gets GPUs that no other wants.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from math import inf
 
 import numpy as np
 
+from headway.planning.sleeping import Bidder, Sleepers, SleepingPool, sleepers
 from headway.planning.types import FloatArray, IntArray, PlanningError
 
 ROUNDING = 1e-9
@@ -67,7 +69,8 @@ class GpuLosses:
 
     What is held without a loss comes in steps of `unit_gpus`: of others no replica can be made, and of fewer
     than `first_gpus` above the minimum nothing that serves. `held_gpus` are had now, and `moving` is the φ of
-    the theory. `waiting` are requests that wait for a first replica.
+    the theory. `waiting` are requests that wait for a first replica, `sleeping` the pools whose engines may
+    sleep.
     """
 
     minimum_gpus: int
@@ -78,6 +81,7 @@ class GpuLosses:
     moving: float = 0.0
     waiting: float = 0.0
     idle: bool = False
+    sleeping: tuple[SleepingPool, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.lost_rps) == 0 or not np.isfinite(self.lost_rps).all():
@@ -165,6 +169,13 @@ class Demand:
         """GPUs that it wants and may have."""
         return self.losses.wanted_gpus - self.above_ceiling
 
+    def bidder(self, granted: int) -> Bidder:
+        """Its part in the division of what engines take that sleep."""
+        losses, standing = self.losses, self.standing
+        return Bidder(
+            self.name, standing.priority, standing.weight, granted, losses.wanted_gpus, losses.sleeping
+        )
+
     def bounded(self) -> "Demand":
         """The same from its floor to its ceiling; of an idle one, to what it holds or its floor."""
         held = max(self.standing.floor_gpus, self.losses.held_gpus)
@@ -177,7 +188,7 @@ class Grant:
     """GPUs that a deployment may hold of those it wanted.
 
     `ahead`: those that it lacks, by who got them and why; `kept_free`: by the deployment that they are kept
-    free for; `above_ceiling`: those that it may not have.
+    free for; `above_ceiling`: those that it may not have. `sleepers`: engines that each pool keeps for sleep.
     """
 
     gpus: int
@@ -185,6 +196,7 @@ class Grant:
     ahead: Mapping[str, int]
     kept_free: Mapping[str, int] = field(default_factory=dict)
     above_ceiling: int = 0
+    sleepers: Sleepers = field(default_factory=dict)
 
     @property
     def words(self) -> str:
@@ -202,8 +214,9 @@ class Grant:
         return [*went, *kept, *above]
 
 
-def share(demands: Iterable[Demand], gpus: int) -> Mapping[str, Grant]:
-    """A grant for each name; the order of `demands` does not matter.
+def share(demands: Iterable[Demand], gpus: int, host_memory: float = inf) -> Mapping[str, Grant]:
+    """A grant for each name; the order of `demands` does not matter. `host_memory` in bytes is for engines
+    that may sleep.
 
     PlanningError when a name comes twice, a ceiling is below a minimum, or the minimums or the floors
     together exceed `gpus`.
@@ -225,7 +238,11 @@ def share(demands: Iterable[Demand], gpus: int) -> Mapping[str, Grant]:
             before = granted[demand.name]
             granted[demand.name] = demand.losses.whole(min(before + spare, demand.most))
             spare -= granted[demand.name] - before
-    return {demand.name: _grant(demand, ranked, granted, free) for demand in ranked}
+    bidders = [one.bidder(granted[one.name]) for one in ranked]
+    kept = sleepers(bidders, gpus, host_memory)
+    return {
+        demand.name: _grant(demand, ranked, granted, free, kept.get(demand.name, {})) for demand in ranked
+    }
 
 
 def _check(ranked: Sequence[Demand], gpus: int) -> None:
@@ -319,13 +336,17 @@ def spend(totals: FloatArray, lost: FloatArray, unit: int = 1) -> tuple[FloatArr
 
 
 def _grant(
-    demand: Demand, ranked: Sequence[Demand], granted: Mapping[str, int], free: Mapping[str, int]
+    demand: Demand,
+    ranked: Sequence[Demand],
+    granted: Mapping[str, int],
+    free: Mapping[str, int],
+    kept: Sleepers,
 ) -> Grant:
     """The grant of one deployment, and where what it lacks is: kept free, on floors, or with others of its
     priority or a higher one, highest first."""
     others = [other for other in ranked if other.name != demand.name]
     missing = demand.losses.wanted_gpus - granted[demand.name] - demand.above_ceiling
-    kept = up_to(missing, {other.name: free[other.name] for other in others})
+    kept_free = up_to(missing, {other.name: free[other.name] for other in others})
     ahead = dict[str, int]()
     for other in others:
         above = granted[other.name] - other.losses.minimum_gpus
@@ -338,9 +359,10 @@ def _grant(
     return Grant(
         gpus=granted[demand.name],
         wanted=demand.losses.wanted_gpus,
-        ahead=up_to(missing - sum(kept.values()), ahead),
-        kept_free=kept,
+        ahead=up_to(missing - sum(kept_free.values()), ahead),
+        kept_free=kept_free,
         above_ceiling=demand.above_ceiling,
+        sleepers=kept,
     )
 
 

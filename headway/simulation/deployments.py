@@ -12,6 +12,7 @@ of the budget by their last demands, as far as they leave it free; what they hol
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -57,12 +58,12 @@ class SimulatedDeployment:
 
 
 def simulate_fleet(
-    deployments: Sequence[SimulatedDeployment], budget: int | None = None
+    deployments: Sequence[SimulatedDeployment], budget: int | None = None, host_memory: float = inf
 ) -> Mapping[str, SimulationResult]:
     """Run all until the last request of each has ended; results by name.
 
-    Without a budget each is as `simulate` has it. Under one PlanningError when intervals differ, another
-    policy than `headway` plans, or for what `share` refuses.
+    Without a budget each is as `simulate` has it; `host_memory` in bytes is for engines that sleep. Under one
+    PlanningError when intervals differ, another policy than `headway` plans, or for what `share` refuses.
     """
     drop_stale_cache(*COMPILED_FROM)
     if budget is None:
@@ -71,14 +72,15 @@ def simulate_fleet(
         raise PlanningError(f"planner.policy: only headway shares a budget, and {other.name} has another")
     if len({each.policy.interval_s for each in deployments}) > 1:
         raise PlanningError("planner.adjustment_interval_s: deployments that share a budget need the same")
-    return _SharedRuns(_begun(deployments, budget), budget).results()
+    return _SharedRuns(_begun(deployments, budget), budget, host_memory).results()
 
 
 class _SharedRuns:
     """The simulations under way, and what each demanded last."""
 
-    def __init__(self, deployments: Sequence[SimulatedDeployment], budget: int) -> None:
-        self.budget, self.interval_s = budget, deployments[0].policy.interval_s
+    def __init__(self, deployments: Sequence[SimulatedDeployment], budget: int, host_memory: float) -> None:
+        self.budget, self.host_memory = budget, host_memory
+        self.interval_s = deployments[0].policy.interval_s
         self.deployments = {each.name: each for each in deployments}
         self.runs = {each.name: each.run() for each in deployments}
         self.demands = {each.name: each.demand(_first(each.scenario)) for each in deployments}
@@ -89,7 +91,7 @@ class _SharedRuns:
         while seen := self._advance(tick_s):
             self.demands = {name: each for name, each in self.demands.items() if name in seen}
             assessed = {name: self._assess(name, each) for name, each in seen.items()}
-            for name, grant in share(self.demands.values(), self.budget).items():
+            for name, grant in self._shared().items():
                 self._act(name, assessed[name], grant)
             tick_s += self.interval_s
         return {name: run.finish() for name, run in self.runs.items()}
@@ -107,10 +109,13 @@ class _SharedRuns:
 
     def _wake(self, name: str, seen: Observation) -> None:
         assessed = self._assess(name, seen)
-        grant = share(self.demands.values(), self.budget)[name]
+        grant = self._shared()[name]
         free = self.budget - sum(self._held(other) for other in self.demands if other != name)
         gpus = self.demands[name].losses.whole(min(grant.gpus, free))
         self._act(name, assessed, replace(grant, gpus=gpus))
+
+    def _shared(self) -> Mapping[str, Grant]:
+        return share(self.demands.values(), self.budget, self.host_memory)
 
     def _held(self, name: str) -> int:
         run = self.runs[name]

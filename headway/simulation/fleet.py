@@ -3,7 +3,8 @@
 desired → starting (start-up delay) → ready → draining (finishes what it has) → gone. GPU-seconds count from
 start to gone. Scaling down cancels the newest starting replicas first, then drains the emptiest ready ones
 (the newest of equals), as Ray Serve does. A crashed replica is replaced at once. As many as a pool has
-sleepers sleep while they are not wanted, at no cost, and take only the time to wake.
+sleepers sleep while they are not wanted, at no cost, and take only the time to wake. An engine that is to
+sleep and is not there yet (`keep`) is there after a start, which costs its GPUs.
 
 Where the cluster has only so many GPUs (`GpuCapacity`), a replica that finds none waits for them, in the
 order in which replicas were ordered; one that needs fewer may pass. It counts as starting, costs nothing, and
@@ -107,6 +108,9 @@ class Fleet:
         self._own: dict[int, float] = {}
         self._capacity, self._waiting = capacity, list[Ordered]()
         self._wake_s = lambda: wake_s
+        self._sleepers = {role: pool.sleepers for role, pool in pools.items()}
+        self._asleep = {role: (0.0,) * pool.sleepers for role, pool in pools.items()}
+        """Engines that sleep: when each of them was there."""
         self._counts = {role: Counts() for role in pools}
         self._last_direction = dict.fromkeys(pools, 0)
         self._serial = 0
@@ -137,6 +141,7 @@ class Fleet:
         """Put the first replicas into service, ready at once: the system runs when the trace begins."""
         for role in self.pools:
             self._counts[role].desired = counts[role]
+            self._asleep[role] = self._asleep[role][counts[role] :]
             self._start(role, counts[role], lambda: 0.0)
             self.series[role].add(0.0, self._counts[role])
         # Who found no GPU then starts as any other.
@@ -157,10 +162,27 @@ class Fleet:
                 self.scale_events[role] += 1
                 self.direction_reversals[role] += int(direction == -self._last_direction[role])
                 self._last_direction[role] = direction
-            asleep = max(0, self.pools[role].sleepers - self._counts[role].desired)
             self._counts[role].desired = targets[role]
-            self._match(role, asleep)
+            self._match(role, self._rest(role, change))
         self.take_transitions()
+
+    def keep(self, sleepers: Mapping[Role, int]) -> None:
+        """Let so many engines of a pool sleep while they are not wanted, from the next `scale` on."""
+        self._sleepers |= sleepers
+
+    def _rest(self, role: Role, change: int) -> int:
+        """Engines that wake as a pool changes; those that sleep are then as many as shall."""
+        now_s = float(self.arrays.clock[0]["now_s"])
+        there = sorted(self._asleep[role])
+        woken = min(max(0, change), sum(at_s <= now_s for at_s in there))
+        there = there[woken:] + [now_s] * max(0, -change)
+        most = max(0, self._sleepers[role] - self._counts[role].desired)
+        while len(there) < most:
+            start_s = self._start_up_s()
+            there.append(now_s + start_s)
+            self._gpu_seconds += start_s * self.pools[role].gpus_per_replica
+        self._asleep[role] = tuple(there[:most])
+        return woken
 
     def take_transitions(self) -> None:
         """Account for what happened to replicas since the last call; crashed ones are replaced."""

@@ -21,6 +21,7 @@ from headway.engine.kernel.state import make_space, make_state, quantile
 from headway.engine.rules import at_start
 from headway.planning.deciding import call, decide
 from headway.planning.forecasting import Forecaster, with_forecast
+from headway.planning.sleeping import kept_for_sleep
 from headway.planning.types import NAN, Decision, Observation, Policy
 from headway.routing.offload import OffloadTrace
 from headway.simulation import kernel
@@ -266,6 +267,7 @@ class SimulationRun:
         """Carry out what was decided at the tick that `advance` returned."""
         self.state = decision.next_state
         self._record(observation, decision)
+        self.fleet.keep(kept_for_sleep(decision.reasons))
         self.fleet.scale(decision.targets)
         self._close_window()
         self.fleet.arrays.window[:] = 0

@@ -153,6 +153,7 @@ async def test_a_higher_priority_has_its_gpus_within_two_ticks_and_each_decision
             "ahead": {"chat (priority 1)": 10},
             "kept_free": {},
             "above_ceiling": 0,
+            "sleepers": {},
             "awaited": {},
             "fault": "",
         }

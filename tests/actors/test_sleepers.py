@@ -105,3 +105,14 @@ def test_a_count_that_somebody_else_set_is_what_is_wanted() -> None:
     asyncio.run(sleepers.scale("Mixed", 1))
     pool.target = 4
     assert counts(sleepers)[0] == pool_counts(4, 2)
+
+
+def test_of_fewer_that_may_sleep_the_others_go() -> None:
+    pool = Pool(2, "a", "b")
+    sleepers = Sleepers(pool, {"Mixed": 2}, pool.tell)
+    sleepers.keep("Mixed", 1)
+    asyncio.run(sleepers.scale("Mixed", 0))
+    assert pool.target == 1
+    sleepers.keep("Mixed", None)
+    asyncio.run(sleepers.scale("Mixed", 0))
+    assert pool.target == 2

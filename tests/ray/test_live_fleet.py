@@ -1,8 +1,9 @@
 """A fleet from one file: one gateway and control plane, and deployments that come and go beside others."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
@@ -20,7 +21,7 @@ from tests.ray.fleet_system import FLEET, Fleet
 from tests.ray.live_system import kill_nine
 
 ROUTER = names.router(FLEET)
-COMMON = {
+COMMON: Mapping[str, Any] = {
     "engine": {"profile": "llama-3.1-8b_h100_tp1", "time_scale": 0.05, "start_up_s": 0.5},
     "slo": {"ttft_ms": 4000, "itl_ms": 136},
     "pools": {"mixed": {"max_replicas": 2}},

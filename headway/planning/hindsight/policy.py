@@ -25,7 +25,7 @@ request. Where the last one sleeps instead of going, it does so after CONFIRM in
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, isnan
 
 from headway.planning.deciding import Fit, check_budget, fit, gpus, one_each
 from headway.planning.hindsight.backtest import Backtest, backtest
@@ -47,6 +47,7 @@ from headway.planning.hindsight.starts import lead_intervals, missing_capacity
 from headway.planning.hindsight.state import NO_REQUESTS, HindsightState, PoolMemory, ReleaseDelay
 from headway.planning.policies import PolicySettings, check, ordered
 from headway.planning.replay import ReplayEngine
+from headway.planning.sleeping import risen
 from headway.planning.types import (
     Alternatives,
     Decision,
@@ -258,10 +259,16 @@ class HeadwayPolicy:
         return trusted
 
     def _started(self, memory: PoolMemory, observation: Observation, role: Role) -> PoolMemory:
-        pool = observation.pools[role]
+        pool, before = observation.pools[role], memory.starts.desired
         starts = memory.starts.observe(
             observation.now_s, observation.interval_s, pool, guess_s=self.own.lead_s
         )
+        if role in self.settings.sleeping:
+            fell = 0.5 ** (observation.interval_s / self.own.half_life_s)
+            # Whoever it was that they rose for came before.
+            came = 1.0 if isnan(observation.requests) else max(1.0, observation.requests)
+            low = pool.desired if before is None else before
+            memory = replace(memory, risen=risen(memory.risen, fell, low, pool.desired, came))
         return replace(memory, starts=starts, release=memory.release or ReleaseDelay(target=pool.desired))
 
     def _release(self, assessed: Assessment, needs: Mapping[Role, Need]) -> Mapping[Role, ReleaseDelay]:
@@ -306,7 +313,8 @@ class HeadwayPolicy:
         self, memory: PoolMemory, delay: ReleaseDelay, target: int, observation: Observation, role: Role
     ) -> PoolMemory:
         starts = memory.starts.order(observation.now_s, observation.pools[role], target)
-        return replace(memory, starts=starts, release=replace(delay, target=target))
+        kept = self.settings.limits[role].sleepers
+        return replace(memory, starts=starts, release=replace(delay, target=target), kept=kept)
 
 
 def make_headway(settings: PolicySettings, profile: Profile | None) -> HeadwayPolicy:

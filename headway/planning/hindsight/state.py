@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from headway.planning.hindsight.history import OutcomeHistory, PoolHistory, Predicted
 from headway.planning.hindsight.starts import ReplicaStarts
 from headway.planning.replay import Requests
+from headway.planning.sleeping import Risen
 from headway.planning.types import FloatArray, Promise, Role, Slo
 
 CONFIRM = 4
@@ -149,6 +150,9 @@ class PoolMemory:
     """Mean engine seconds of a prompt in the last interval that had any."""
     infeasible: float = 0.0
     """Share of that interval's requests that miss their SLO on an idle engine, too."""
+    risen: Risen = ()
+    kept: int = 0
+    """Of a pool whose engines may sleep (`sleeping`): what came as replicas rose, and how many it keeps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
