@@ -76,7 +76,7 @@ class RunOptions:
     itl_ms: Itl = None
     attainment: Attainment = None
     predictor: Annotated[
-        str | None, option("NAME", "Load predictor: constant, arima, kalman, prophet, daily.")
+        str | None, option("NAME", "Load predictor: constant, arima, kalman, prophet, daily, weekly.")
     ] = None
     load_predictor_warmup_trace: Annotated[
         str | None, option("TRACE", "A trace that predictors and the policy see beforehand.")

@@ -7,9 +7,9 @@
     forecast.quantile(0.9)                    # likewise
     forecast.source                           # who answered, and why it was not the predictor itself
 
-The methods are `constant`, `arima`, `kalman`, `prophet` and `daily`. Everything here is a function of what
-was observed: no clock, no global random numbers. Heavy libraries load when the first model that needs them is
-fitted.
+The methods are `constant`, `arima`, `kalman`, `prophet`, `daily` and `weekly`. Everything here is a function
+of what was observed: no clock, no global random numbers. Heavy libraries load when the first model that needs
+them is fitted.
 """
 
 from predictors.checks import ArgumentError, ModelError, OptionError, PredictorError, UnknownPredictorError

@@ -16,6 +16,7 @@ MODELS = {
     "kalman": "predictors.kalman:KalmanModel",
     "prophet": "predictors.prophet_:ProphetModel",
     "daily": "predictors.daily:DailyModel",
+    "weekly": "predictors.daily:WeeklyModel",
 }
 COMMON_OPTIONS = ("minimum_points", "max_points")
 

@@ -123,7 +123,7 @@ class PlannerSettings(Settings, extra="allow"):
     policy: str = "headway"
     """headway, reference, threshold, static, or one of an installed package (docs/extending.md#a-policy)."""
     predictor: str = "kalman"
-    """For `reference`: constant, arima, kalman, prophet, daily. `headway` asks those of
+    """For `reference`: constant, arima, kalman, prophet, daily, weekly. `headway` asks those of
     `planner.headway.predictors`."""
     predictor_options: Mapping[str, Any] = Field(default_factory=dict)
     """Of that predictor, such as `minimum_points`."""

@@ -101,3 +101,33 @@ def test_without_predictors_the_others_are_judged_as_ever():
     beside, _ = chosen(lambda i: stairs(i + 1 + AHEAD)[i + 1 :], ticks=200)
     assert np.array_equal(alone.lost, beside.lost[: len(FORECASTS)])
     assert np.array_equal(alone.cost, beside.cost[: len(FORECASTS)])
+
+
+NIGHTLY = np.where(np.arange(200) % 50 == 40, 9, 0)
+"""Requests in one interval of fifty."""
+
+
+def seen_at(last, *, said=NIGHTLY, came=NIGHTLY, lead=4, within=3):
+    """What is foreseen after that interval, by a seer that says `said`."""
+    padded = np.append(said, np.zeros(AHEAD))
+    predicted = heard(came[: last + 1], lambda i: padded[i + 1 : i + 1 + AHEAD])
+    return predicted.foreseen(came[: last + 1], lead, within)
+
+
+def test_requests_are_foreseen_a_lead_before_they_come():
+    assert [last for last in range(140, 200) if seen_at(last)] == [186]
+    assert seen_at(186) == "seer"
+
+
+def test_who_was_wrong_more_often_than_right_is_not_believed():
+    late = np.roll(NIGHTLY, 2)
+    # What comes within the time for which a replica stays is in time.
+    assert seen_at(186, came=late) == "seer"
+    assert seen_at(186, came=late, within=2) == ""
+    once = np.where(np.arange(200) < 50, NIGHTLY, 0)
+    assert [last for last in range(200) if seen_at(last, came=once)] == [36, 86, 136]
+
+
+def test_few_requests_or_as_many_as_now_are_no_reason_to_wake():
+    assert seen_at(186, said=NIGHTLY / 30.0) == ""
+    assert seen_at(186, said=np.full(200, 9.0)) == ""

@@ -61,3 +61,20 @@ def test_a_period_may_be_a_week():
 def test_a_period_that_is_no_whole_number_of_kept_intervals_is_refused(options):
     with pytest.raises(OptionError, match=r"daily: option '(period|interval)_s'"):
         predictors.make("daily", **{"interval_s": HOUR_S, **options})
+
+
+def test_what_came_from_nothing_is_expected_as_it_was():
+    """The service begins at 9; the day after, nothing comes before."""
+    begun = np.concatenate([np.full(4, 40.0), np.zeros(17)])
+    assert fed(begun).forecast(6).mean == pytest.approx([0.0, 0.0, 0.0, 40.0, 40.0, 40.0], abs=1e-3)
+    assert fed(np.append(begun, [0.0] * 5)).forecast(4).mean == pytest.approx([0.0] * 4, abs=1e-3)
+
+
+def test_weekly_is_daily_with_a_period_of_a_week():
+    weekly = predictors.make("weekly", interval_s=HOUR_S)
+    predictors.warm_start(
+        weekly, np.append(np.where(np.arange(168) // 24 >= 5, 5.0, 50.0), [50.0] * (5 * 24 - 4))
+    )
+    forecast = weekly.forecast(8)
+    assert forecast.source == "weekly"
+    assert (forecast.mean[2] > 45.0, forecast.mean[7] < 15.0) == (True, True)

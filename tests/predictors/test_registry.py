@@ -8,13 +8,13 @@ from predictors import OptionError, UnknownPredictorError
 
 
 def test_the_known_names():
-    assert predictors.known() == ("constant", "arima", "kalman", "prophet", "daily")
+    assert predictors.known() == ("constant", "arima", "kalman", "prophet", "daily", "weekly")
 
 
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(
         UnknownPredictorError,
-        match="unknown predictor 'lstm'; known: constant, arima, kalman, prophet, daily",
+        match="unknown predictor 'lstm'; known: constant, arima, kalman, prophet, daily, weekly",
     ):
         predictors.make("lstm")
 

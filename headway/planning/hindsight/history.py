@@ -249,6 +249,8 @@ def pace_s(engine: ReplayEngine, role: Role) -> float:
 HORIZONS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Intervals ahead."""
 
+RISE = 2.0
+
 SMOOTHING = 0.05
 """Of R and W."""
 
@@ -291,6 +293,22 @@ class Predicted:
         if path is not None and len(path):
             now = path[np.minimum(HORIZONS, len(path)) - 1]
         return np.concatenate([before, now[None].astype(np.float32)])
+
+    def foreseen(self, requests: IntArray, lead: int, within: int) -> str:
+        """The predictor that says requests come `lead` intervals ahead or in the `within` from then on, RISE
+        times as many as in the next one, and was right in at least half of the intervals of which it said so;
+        "" where none does. `requests` f8[M] is what came in each of the last M intervals.
+        """
+        place = min(int(np.searchsorted(HORIZONS, lead)), len(HORIZONS) - 1)
+        until = np.concatenate([np.zeros(1), np.cumsum(requests)])
+        for name, rows in self.said.items():
+            soon, said = rows[-len(requests) :, 0], rows[-len(requests) :, place]
+            told = np.flatnonzero((said * within >= 1.0) & (said > RISE * soon)) + len(requests) - len(said)
+            first = told[told + HORIZONS[place] < len(requests)] + HORIZONS[place]
+            right = until[np.minimum(first + within, len(requests))] > until[first]
+            if len(told) and told[-1] == len(requests) - 1 and 2 * np.count_nonzero(right) >= len(first):
+                return name
+        return ""
 
     def of_work(self, work: FloatArray, lead: int) -> Mapping[str, FloatArray]:
         """By predictor that spoke last, the work expected `lead` intervals after each of M: f8[M].

@@ -44,7 +44,7 @@ from headway.planning.hindsight.choice import (
 from headway.planning.hindsight.excess import Excess
 from headway.planning.hindsight.learning import MOST_INTERVALS
 from headway.planning.hindsight.settings import HeadwaySettings
-from headway.planning.hindsight.starts import MissingCapacity
+from headway.planning.hindsight.starts import MissingCapacity, lead_intervals
 from headway.planning.hindsight.state import HindsightState
 from headway.planning.policies import PolicySettings
 from headway.planning.replay import ReplayEngine
@@ -170,6 +170,19 @@ class Assessment:
         pools = self.observation.pools.values()
         return max((pool.waiting for pool in pools if not pool.ready and pool.waiting > 0), default=0.0)
 
+    def foreseen(self, role: Role, settings: PolicySettings) -> str:
+        """The predictor for which an idle pool has a replica: it sees requests come by the time that one
+        ordered now serves, and before it would go again. None where the pool can wake.
+        """
+        hold_s, requests = (
+            settings.section("headway", HeadwaySettings).hold_s,
+            self.state.pool(role).history.requests,
+        )
+        if settings.limits[role].sleepers:
+            return ""
+        lead = lead_intervals(self.leads_s[role], settings.interval_s)
+        return self.state.predicted.foreseen(requests, lead, ceil(hold_s / settings.interval_s))
+
     @property
     def quiet(self) -> bool:
         """True where nothing runs or waits, and less than a request is to be expected within a lead: no more
@@ -218,7 +231,8 @@ class Need:
     which `recalled` intervals are of a warm-up trace, `growth` what it assumed on top, `lead_s` the time
     until a replica ordered now serves, `typical` what half of the intervals needed, `rhythm` how far apart
     bursts begin, in words, `surprising` the share of the requests that came in jumps without precedent,
-    `infeasible` that of the last requests that no fleet serves in time.
+    `infeasible` that of the last requests that no fleet serves in time. `foreseen` is the predictor for which
+    an idle pool that may be empty has a replica.
     """
 
     replicas: int
@@ -235,6 +249,7 @@ class Need:
     lead_s: float
     learning: bool
     infeasible: float
+    foreseen: str = ""
 
 
 def needs_of(assessed: Assessment, settings: PolicySettings) -> Mapping[Role, Need]:
@@ -265,6 +280,7 @@ def _need(
     pool, memory, limits = assessed.observation.pools[role], assessed.state.pool(role), settings.limits[role]
     held = memory.release.target if memory.release else pool.desired
     replicas, enough = (option.replicas, option.replicas) if option else (held, held)
+    foreseen = ""
     if strict:
         enough = max(enough, strict.replicas)
     if limits.min_replicas == 0:
@@ -272,7 +288,9 @@ def _need(
         if pool.running > 0 or pool.waiting > 0 or assessed.observation.repeats > 0:
             replicas, enough = max(1, replicas), max(1, enough)
         elif option is not None and (assessed.idle or (limits.sleepers and not memory.history.requests[-1])):
-            replicas, enough = 0, 0
+            foreseen = assessed.foreseen(role, settings)
+            if not foreseen:
+                replicas, enough = 0, 0
     extra = 0
     lacking = assessed.slow[role].lacking if option and role in assessed.slow else 0
     if option and role not in assessed.missing:
@@ -296,6 +314,7 @@ def _need(
         lead_s=assessed.leads_s[role],
         learning=learning,
         infeasible=memory.infeasible,
+        foreseen=foreseen,
     )
 
 

@@ -166,6 +166,8 @@ def _need_line(
         if extra := ", ".join(f"{count} {purpose}" for purpose, count in parts.items() if count):
             text += f" ({extra})"
         text += peak
+        if need.foreseen:
+            text += f" for requests that {need.foreseen} foresees"
         if delay.target > need.replicas:
             text += f"; keeping {delay.target} {'while learning' if need.learning else 'for now'}"
     if target != delay.target:
