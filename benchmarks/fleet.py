@@ -18,7 +18,9 @@ Attained is of what an idle replica keeps. A request is cold if there was no rea
 until there was one it had waited for longer than its TTFT target: first if none was even starting. Reversals
 are changes of direction an hour.
 
-Then all plan under one budget, 70 % of the most GPUs that they asked for at once.
+Then all plan under one budget, 70 % of the most GPUs that they asked for at once. Beside what the lower
+priority loses stands what the exact division of the GPUs that the higher one leaves loses, minute by minute,
+if it knows what comes and moves GPUs in no time.
 """
 
 import tempfile
@@ -37,7 +39,8 @@ from benchmarks.mismatch import GOAL, least_fleet
 from benchmarks.policies.recording import Recording, read
 from headway.config import load_fleet
 from headway.planning import Role
-from headway.planning.replay import ReplayEngine
+from headway.planning.replay import ReplayEngine, Requests, mixed_losses
+from headway.planning.sharing import spend
 from headway.simulation.build import Plan
 from headway.simulation.report import SimulationReport
 from headway.workload.fleet import parse_fleet_spec
@@ -46,7 +49,7 @@ from headway_cli.fleet_runs import fleet_jobs, run_fleet
 from headway_cli.job import Job
 
 SPEC, QUICK = "fleet:models=30,hours=24", "fleet:models=10,hours=6,rate_rps=6"
-WINDOW_S, HOUR_S = 600.0, 3600.0
+MINUTE_S, WINDOW_S, HOUR_S = 60.0, 600.0, 3600.0
 SHORT_OF = 0.7
 """The budget over the crest."""
 
@@ -219,6 +222,40 @@ def _totals(models: Sequence[Model]) -> str:
     return "\n".join(lines)
 
 
+def _exact_division(jobs: Mapping[str, Job], shared: BudgetUse, budget: int) -> int:
+    """Requests of the lowest priority that are lost by it."""
+    lowest = min(use.priority for use in shared.deployments)
+    report = shared.deployments[0].report
+    edges = np.arange(0.0, report.simulated_s + MINUTE_S, MINUTE_S)
+    left = np.full(len(edges) - 1, budget)
+    for use in shared.deployments:
+        if use.priority > lowest:
+            left -= _most_held(use.report, edges)
+    totals = [np.zeros(max(0, int(gpus)) + 1) for gpus in left]
+    for use in shared.deployments:
+        if use.priority == lowest:
+            plan, requests = jobs[use.name].plan(), read(jobs[use.name].trace, jobs[use.name].options)
+            engine = ReplayEngine.of(plan.profile, plan.settings.slo, plan.engine)
+            gpus = plan.settings.limits[Role.MIXED].gpus_per_replica
+            columns = (requests.arrival_s, requests.input_tokens, requests.output_tokens)
+            cuts = np.searchsorted(requests.arrival_s, edges)
+            for minute in np.flatnonzero(np.diff(cuts)):
+                part = slice(cuts[minute], cuts[minute + 1])
+                came = Requests(*(column[part].astype(np.float64) for column in columns))
+                lost = mixed_losses(engine, came, 0, 1).lost.astype(np.float64)
+                totals[minute], _ = spend(totals[minute], lost, gpus)
+    return round(sum(each[-1] for each in totals))
+
+
+def _most_held(report: SimulationReport, edges: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The most GPUs that a deployment asked for in each part."""
+    series = report.replicas["mixed"]
+    desired, times = np.array(series.desired), np.array(series.time_s)
+    first = np.maximum(np.searchsorted(times, edges, side="right") - 1, 0)
+    most = [desired[low : high + 1].max() for low, high in pairwise(first.tolist())]
+    return np.array(most) * report.gpus_per_replica["mixed"]
+
+
 def _contention(
     jobs: Mapping[str, Job], alone: Sequence[DeploymentUse], budget: int, shared: BudgetUse
 ) -> str:
@@ -238,4 +275,7 @@ def _contention(
             f"| {min(use.attained for use in after):.2%} | {kept[0]} ({kept[1]}) of {len(after)} "
             f"| {hours[0]:.0f} ({hours[1]:.0f}) | {max(_reversals(use.report) for use in after):.1f} |"
         )
+    lines.append(
+        f"\nlost of the lowest priority by an exact division: {_exact_division(jobs, shared, budget):,}"
+    )
     return "\n".join(lines)
