@@ -19,6 +19,14 @@ def actors_table() -> Mapping[str, Mapping[str, Any]]:
     return table
 
 
+def free_by_node() -> Mapping[str, Mapping[str, float]]:
+    """The resources that are free on each node, by its id. Blocks while it asks the GCS."""
+    from ray._private.state import available_resources_per_node
+
+    free: Mapping[str, Mapping[str, float]] = available_resources_per_node()  # type: ignore[no-untyped-call]
+    return free
+
+
 def internal_kv() -> Any:  # noqa: ANN401 - a module
     """Ray's internal key-value store: `_internal_kv_get`, `_put`, `_del`, `_list`."""
     from ray.experimental import internal_kv as module

@@ -1,4 +1,4 @@
-"""The hosts of the cluster: where named actors are placed, and what only one host can reach.
+"""The hosts of the cluster: where named actors are placed, what only one host can reach, and what is free.
 
 The named actors go to the head, softly: Serve's controller and the GCS, without which they can do little, are
 there, and no other host's loss touches them. Without room on the head, or without that head, Ray puts them
@@ -10,7 +10,9 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
+from actors import compat_ray
 from headway.config import HeadwayConfig
+from headway.planning.placement import GPU, Node
 
 HEAD_RESOURCE = "node:__internal_head__"
 """Ray's own mark of the head."""
@@ -64,6 +66,31 @@ def unreachable_gateway(config: HeadwayConfig, hosts: Sequence[str]) -> str:
         f"gateway.host: {config.gateway.host} is another machine on each of the {len(hosts)} hosts, "
         "and Ray puts the gateway on any: set gateway.host to 0.0.0.0, and keys"
     )
+
+
+Look = tuple[Sequence[Node], Mapping[str, str]]
+"""The nodes with GPUs, and by replica the node of its placement group, "" while that waits for room."""
+NO_NODES: Look = (), {}
+
+
+def nodes_and_groups() -> Look:
+    """As Ray has them; nothing where this process has none. Blocks while it asks the GCS."""
+    import ray
+    from ray.util import placement_group_table
+
+    if not ray.is_initialized():
+        return NO_NODES
+    free, nodes = compat_ray.free_by_node(), [node for node in alive_nodes() if GPU in node["Resources"]]
+    found = [
+        Node(name=name, has=has, free=free.get(name, {}), head=HEAD_RESOURCE in has)
+        for name, has in ((node["NodeID"], node["Resources"]) for node in nodes)
+    ]
+    groups = (group for group in placement_group_table().values() if group["state"] != "REMOVED")
+    # Serve gives a group the name of its replica.
+    return found, {
+        group["name"].rpartition("#")[2]: next(iter(group["bundles_to_node_id"].values()), "")
+        for group in groups
+    }
 
 
 def alive_nodes() -> Sequence[Mapping[str, Any]]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from actors.hosts import unreachable_gateway, unreachable_source
 from headway.config import HeadwayConfig, Role
-from headway.engine.kinds import engine_kind
+from headway.engine.kinds import node_needs
+from headway.planning.placement import fits, take
 from headway.planning.types import PoolLimits
 from headway_cli.cluster_facts import ROUGH, ClusterFacts, Node
 
@@ -57,10 +58,8 @@ def findings(
 
 
 def _need(config: HeadwayConfig, role: Role, limits: PoolLimits) -> Need:
-    asked = engine_kind(config).resources(config, role)
-    gpus = int((asked.gpus or 0) + sum(bundle.get("GPU", 0) for bundle in asked.bundles))
-    each = dict(config.pools[role.value].resources) | ({"GPU": float(gpus)} if gpus else {})
-    return Need(role=role, each=each, gpus=gpus, limits=limits)
+    each = node_needs(config, role)
+    return Need(role=role, each=each, gpus=int(each.get("GPU", 0)), limits=limits)
 
 
 def _hosts(facts: ClusterFacts) -> Iterator[Finding]:
@@ -114,7 +113,7 @@ def _engines(facts: ClusterFacts) -> Iterator[Finding]:
 def _places(need: Need, facts: ClusterFacts) -> Iterator[Finding]:
     """A fault where no node is large enough for one replica, now or later."""
     kinds = [dict(node.resources) for node in facts.nodes] + [dict(group.resources) for group in facts.groups]
-    if any(_fits(need.each, kind) for kind in kinds):
+    if any(fits(need.each, kind) for kind in kinds):
         return
     for name, amount in need.each.items():
         most = max((kind.get(name, 0.0) for kind in kinds), default=0.0)
@@ -137,7 +136,7 @@ def _places(need: Need, facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _room(needs: Sequence[Need], facts: ClusterFacts) -> Iterator[Finding]:
-    """Whether the smallest fleet finds its places, first fit, the largest replicas first."""
+    """Whether the smallest fleet finds its places, the largest replicas first."""
     free = [dict(node.resources) for node in facts.nodes]
     later = [
         dict(group.resources) for group in facts.groups for _ in range(min(group.more, facts.more, 1000))
@@ -145,8 +144,8 @@ def _room(needs: Sequence[Need], facts: ClusterFacts) -> Iterator[Finding]:
     waits, homeless = dict[Role, int](), dict[Role, int]()
     for need in sorted(needs, key=lambda one: -one.gpus):
         for _ in range(need.limits.min_replicas):
-            if not _take(need.each, free):
-                table = waits if _take(need.each, later) else homeless
+            if not take(need.each, free):
+                table = waits if take(need.each, later) else homeless
                 table[need.role] = table.get(need.role, 0) + 1
     for role, count in homeless.items():
         yield Finding(
@@ -193,7 +192,7 @@ def _gpus_to_come(facts: ClusterFacts) -> float:
 def _memory(needs: Sequence[Need], facts: ClusterFacts) -> Iterator[Finding]:
     """Weights that no memory of the node holds."""
     for need in needs:
-        small = [node for node in facts.nodes if _fits(need.each, node.resources) and _too_small(need, node)]
+        small = [node for node in facts.nodes if fits(need.each, node.resources) and _too_small(need, node)]
         if small:
             said = small[0].said
             has = f"{(said.gpu_bytes if need.gpus else said.memory_bytes) / GIGABYTE:.0f} GB"
@@ -210,19 +209,6 @@ def _too_small(need: Need, node: Node) -> bool:
     said = node.said
     holds = need.gpus * said.gpu_bytes if need.gpus else said.memory_bytes
     return bool(holds) and said.weights_bytes > holds * FITS_SHARE
-
-
-def _fits(each: Mapping[str, float], resources: Mapping[str, float]) -> bool:
-    return all(resources.get(name, 0.0) >= amount for name, amount in each.items())
-
-
-def _take(each: Mapping[str, float], places: Sequence[dict[str, float]]) -> bool:
-    for place in places:
-        if _fits(each, place):
-            for name, amount in each.items():
-                place[name] -= amount
-            return True
-    return False
 
 
 def _least(needs: Sequence[Need], role: Role) -> int:

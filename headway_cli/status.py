@@ -161,6 +161,7 @@ def fleet_view(fleet: FleetInShort, url: str) -> RenderableType:
         for each in fleet.deployments
         if each.budget and each.budget.words
     ]
+    budget += fleet.room and f"; {fleet.room}"
     head = bold(f"{plural(len(fleet.deployments), 'deployment')} at {url}{budget}")
     return Group(head, table(FLEET_HEAD, rows, names=2), *map(Text, lacks))
 

@@ -64,12 +64,13 @@ class Ready:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """One replica. `started_s` is the Unix time at which its process was asked for."""
+    """One replica, and Ray's `node`, "" for none. `started_s` is the Unix time at which it was asked for."""
 
     role: Role
     replica: str
     phase: Literal["starting", "ready", "draining"]
     started_s: float
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

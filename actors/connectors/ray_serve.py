@@ -180,6 +180,7 @@ class RayServeConnector:
                     replica=replica.replica,
                     phase=PHASES.get(replica.state, "draining"),
                     started_s=replica.started_s,
+                    node=replica.node,
                 )
                 for role, deployment in found.items()
                 for replica in deployment.replicas

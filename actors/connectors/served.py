@@ -29,11 +29,12 @@ PHASES: Mapping[str, Phase] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedReplica:
-    """One replica: its id, Serve's word for its state, and when its actor was started (Unix seconds)."""
+    """One replica: its id, Serve's word for its state, the Unix time of its actor's start, its node."""
 
     replica: str
     state: str
     started_s: float
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,7 @@ def served(details: dict[str, Any]) -> ServedDeployment:
                 replica=replica["replica_id"],
                 state=str(replica["state"]),
                 started_s=float(replica["start_time_s"]),
+                node=replica.get("node_id") or "",
             )
             for replica in details["replicas"]
         ),

@@ -1,7 +1,8 @@
 """The GPU budget that all planners of this process share (`fleet.gpus`), with a part for each application.
 
     part = common_budget().join("chat", settings, log, clock)
-    part.ask(losses, 30.0)                  within a decision: its losses, and what it may take
+    part.place(wanted, stated, 30.0)        within a decision: what of it finds room on a node
+    part.ask(losses, 30.0)                  then its losses, and what it may take
     part.hold(counts, limits)               whenever they are seen; `settled` once a decision was carried out
 
 A part holds the GPUs of its last targets, or of the counts that the other side has taken where these are
@@ -10,43 +11,58 @@ too. So after a restart each holds what its log says before anybody asks. The le
 parts is the budget. Parts without one have no share, and what they hold does not count. There is a budget for
 each `fleet.gpu_type`; they have nothing to do with each other.
 
+Room on nodes is judged where Ray is asked for the engines' GPUs, and has the whole budget: else there may be
+nodes to come, which have to be asked for. It is what is free, what drains, and what others would give up. The
+latter is counted on for `TRIED_INTERVALS`, and not again for `VAIN_S` where Serve stopped other replicas.
+
 Woken are, out of turn, those that hold more than is due to them when somebody waits for it or the budget
 became less, and those that wait when others hold less. `ask` runs beside the event loop.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from functools import cache
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, cached_property
 from math import inf
 from threading import RLock
 from typing import Any
 
-from actors.connectors.protocol import PoolCounts
+from actors.connectors.protocol import PoolCounts, Replica
+from actors.hosts import NO_NODES, Look, nodes_and_groups
 from actors.planning.log import DecisionLog
 from actors.planning.settings import Author, RuntimeSettings
-from headway.config import HeadwayConfig
+from headway.config import ConfigError, HeadwayConfig
+from headway.engine.kinds import node_needs
 from headway.planning import PlanningError, PoolLimits, Role, policy_settings
 from headway.planning.common_budget import NEEDED_RPS, Claim, Division, LiveGrant, divide
 from headway.planning.deciding import gpus as gpus_of
 from headway.planning.documents import FleetDocument, FleetEntry, ShareFigures, StandingFigures
+from headway.planning.placement import EVERY, GPU, Layout, OnNode, Placement, free_words, placed
 from headway.planning.sharing import GpuLosses, Standing, share
 from headway.planning.sleeping import SleepingPool, kept_for_sleep
+from interp import ProfileError
 
 logger = logging.getLogger(__name__)
 
 STATED_INTERVALS = 3
 """For so many intervals it counts what a part has stated."""
+TRIED_INTERVALS, VAIN_S = 3, 1800.0
+NODES_S = 1.0
+"""For as long what is free on nodes is not asked for again."""
 GONE_S = 10.0
 """Between two looks whether an application that has left comes again."""
 
 
 class CommonBudget:
-    """All parts, by application."""
+    """All parts, by application. `look` is at Ray's nodes."""
 
-    def __init__(self) -> None:
+    def __init__(self, look: Callable[[], Look] = nodes_and_groups) -> None:
         self.parts: dict[str, BudgetPart] = {}
         self.lock = RLock()
+        self._look, self._looked_s = look, -inf
+        self._nodes, self._groups = NO_NODES
 
     def join(
         self, name: str, settings: RuntimeSettings, log: DecisionLog, clock: Callable[[], float]
@@ -84,6 +100,13 @@ class CommonBudget:
         for part in waiting if free else ():
             part.wake()
 
+    def layout(self, now_s: float) -> Layout:
+        """What is free on nodes, and the replicas of all parts. Blocks while it asks Ray."""
+        if abs(now_s - self._looked_s) >= NODES_S:
+            (self._nodes, self._groups), self._looked_s = self._look(), now_s
+        replicas = {name: [*part.on_nodes(self._groups)] for name, part in self.parts.items()}
+        return Layout(nodes=self._nodes, replicas=replicas)
+
     async def left(self, part: "BudgetPart", comes_again: Callable[[], Awaitable[bool]]) -> None:
         """Forget a part once its application is none any more; nothing happens if another has its place."""
         while self.parts.get(part.name) is part:
@@ -107,7 +130,8 @@ class CommonBudget:
             types = sorted({part.gpu_type for part in parts.values() if part.shares})
             budgets = {each: self.gpus(each) or 0 for each in types}
             gpus = sum(budgets.values()) if budgets else None
-            return FleetDocument(gpus=gpus, by_type=budgets if any(types) else {}, deployments=entries)
+            by_type, room = budgets if any(types) else {}, free_words(node.free for node in self._nodes)
+            return FleetDocument(gpus=gpus, by_type=by_type, room=room, deployments=entries)
 
 
 @cache
@@ -140,6 +164,10 @@ class BudgetPart:
         self._granted: int | None = None
         """By a decision that is not carried out yet."""
         self._waits = 0
+        self.replicas: Sequence[Replica] | None = None
+        """As they were seen last."""
+        self._tried_s = -inf
+        """Since when it counts on room that others would give up."""
         self._leaving: asyncio.Task[None] | None = None
         self._each = _gpus_each(self.config, log)
         self._held = self._known()
@@ -166,8 +194,9 @@ class BudgetPart:
 
     @property
     def waits(self) -> bool:
-        """True while GPUs are due to it that others hold."""
-        return self._waits > 0 and self._stated
+        """True while GPUs are due to it that others hold, or what it wants finds no room."""
+        lacks = self._waits > 0 or (self.grant is not None and self.grant.unplaced != "")
+        return lacks and self._stated
 
     @property
     def _stated(self) -> bool:
@@ -205,10 +234,60 @@ class BudgetPart:
             for role, engine in settings.sleeping.items()
         )
 
-    def ask(self, losses: GpuLosses, interval_s: float) -> LiveGrant:
+    def place(self, wanted: Mapping[Role, int], losses: GpuLosses, interval_s: float) -> Placement:
+        """Of the replicas wanted, with these losses, those that find room; all where that is not judged."""
+        if not self._needs or self.replicas is None or self.config.planner.dry_run:
+            return EVERY
+        with self._budget.lock:
+            layout, now_s = self._budget.layout(self._clock()), self._clock()
+            if min(map(layout.gpus, self._needs.values())) < (self._budget.gpus(self.gpu_type) or 0):
+                return EVERY
+            there = Counter(one.role for one in layout.replicas[self.name] if not one.draining)
+            found = now = placed(wanted, there, self._needs, layout.rooms())
+            if not now.most:
+                self._tried_s = -inf
+            elif not TRIED_INTERVALS * interval_s < now_s - self._tried_s < VAIN_S:
+                found = placed(wanted, there, self._needs, layout.rooms(self._given_up(losses)))
+                if found.most != now.most and now_s - self._tried_s >= VAIN_S:
+                    self._tried_s = now_s
+            return found
+
+    def on_nodes(self, groups: Mapping[str, str]) -> Iterator[OnNode]:
+        """Its replicas whose needs are known, but those that wait for room."""
+        for each in sorted(self.replicas or (), key=lambda each: each.started_s):
+            if each.role in self._needs and groups.get(each.replica) != "":
+                node, draining = each.node or groups.get(each.replica, ""), each.phase == "draining"
+                yield OnNode(role=each.role, node=node, needs=self._needs[each.role], draining=draining)
+
+    @cached_property
+    def _needs(self) -> Mapping[Role, Mapping[str, float]]:
+        """What a replica takes of a node, of pools for which Ray is asked for GPUs.
+
+        What sleeps keeps its place, so of pools with sleepers nothing is judged.
+        """
+        config = self.config
+        if config.connector.kind != "ray_serve":
+            return {}
+        try:
+            needs = {Role(name): node_needs(config, Role(name)) for name in config.pools}
+        except (ConfigError, ProfileError) as error:
+            logger.warning("%s: what its replicas take of a node is not known: %s", self.name, error)
+            return {}
+        awake = (role for role in needs if not config.pools[role.value].sleepers)
+        return {role: needs[role] for role in awake if GPU in needs[role]}
+
+    def _given_up(self, losses: GpuLosses) -> Iterator[tuple[str, int]]:
+        """GPUs that others would give up for these losses."""
+        mine = replace(self.claim(), losses=losses, keeps=None)
+        claims = [*(part.claim() for part in self.others()), mine]
+        over = divide(claims, self._budget.gpus(self.gpu_type) or 0).over
+        return ((name, gpus) for name, gpus in over.items() if name != self.name)
+
+    def ask(self, losses: GpuLosses, interval_s: float, wanted: int = 0, unplaced: str = "") -> LiveGrant:
         """What it may take now that it states these losses; PlanningError where that is below its minimum.
 
-        A dry run states them to nobody, and is granted what would be due to it.
+        It wants so many GPUs, of which some are `unplaced` and so have no losses. A dry run states them to
+        nobody, and is granted what would be due to it.
         """
         with self._budget.lock:
             if self.config.planner.dry_run:
@@ -217,7 +296,8 @@ class BudgetPart:
             self._losses, self._until_s = losses, self._clock() + STATED_INTERVALS * interval_s
             self._granted = None
             division = self._budget.division(self.gpu_type)
-            self.grant = grant = division.grant(self.name)
+            grant = division.grant(self.name)
+            self.grant = grant = replace(grant, wanted=max(grant.wanted, wanted), unplaced=unplaced)
             self._granted, self._waits = grant.gpus, division.waits(self.name)
             tell = division.over if self._waits or division.free < 0 else {}
             over = [self._budget.parts[name] for name in {*tell, *division.crowding} if name != self.name]

@@ -20,7 +20,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from math import isfinite, isnan
 from typing import Any
 
@@ -243,8 +242,7 @@ class Tick:
 
         def planned(seen: Observation, state: Any) -> Decision:  # noqa: ANN401
             if part.shares and isinstance(planner, HeadwayPolicy):
-                ask = partial(part.ask, interval_s=planner.interval_s)
-                return decide_granted(planner, seen, state, bounds, ask)
+                return decide_granted(planner, seen, state, bounds, part)
             return decide(planner, seen, state, bounds)
 
         def learnt(seen: Observation, state: Any) -> Any:  # noqa: ANN401 - each policy's state is its own

@@ -181,6 +181,10 @@ class SimulationSettings(Settings):
     beyond them stay starting, in the order in which they were ordered, and cost nothing until they have
     their GPUs; a capacity that falls takes none away."""
 
+    gpus_per_node: PositiveInt | None = None
+    """GPUs of each node of a common budget (`simulate --fleet`), of which a replica has its own on one; null:
+    all are on one node."""
+
     _forms = field_validator("initial", "capacity_gpus", mode="wrap")(_one_message)
 
 

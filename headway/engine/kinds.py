@@ -94,6 +94,13 @@ def engine_kind(config: HeadwayConfig) -> EngineKind:
     return kind
 
 
+def node_needs(config: HeadwayConfig, role: Role) -> Mapping[str, float]:
+    """What a replica of that role takes of its node by Ray's names, GPUs among them if it asks for any."""
+    asked = engine_kind(config).resources(config, role)
+    gpus = (asked.gpus or 0) + sum(bundle.get("GPU", 0) for bundle in asked.bundles)
+    return dict(config.pools[role.value].resources) | ({"GPU": float(gpus)} if gpus else {})
+
+
 def check_sleepers(config: HeadwayConfig) -> None:
     """ConfigError where `pools.NAME.sleepers` asks for what the engines, or turns on GPUs, do not allow."""
     for name, pool in config.pools.items():

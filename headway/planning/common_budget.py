@@ -15,19 +15,22 @@ others of its priority need anything. Where minimums or floors exceed B nothing 
 most what it holds, and its grant says why.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
+from typing import Protocol
 
 import numpy as np
 
 from headway.planning.deciding import Bounds, by_schedule, call, check_decision, in_steps
 from headway.planning.demands import decide_within, demanded
+from headway.planning.hindsight.needs import needs_of
 from headway.planning.hindsight.policy import HeadwayPolicy
 from headway.planning.hindsight.state import HindsightState
+from headway.planning.placement import Placement
 from headway.planning.sharing import Demand, GpuLosses, Grant, Standing, share, up_to
 from headway.planning.sleeping import SleepingPool
-from headway.planning.types import Decision, Observation, PlanningError
+from headway.planning.types import Decision, Observation, PlanningError, Role
 
 FLEET_GPUS = "fleet.gpus"
 
@@ -165,23 +168,37 @@ def divide(claims: Iterable[Claim], gpus: int, host_memory: float = inf) -> Divi
         return Division(gpus=gpus, claims=known, due=kept, fault=str(error))
 
 
+class Share(Protocol):
+    """The part of the budget that a deployment decides within."""
+
+    def place(self, wanted: Mapping[Role, int], losses: GpuLosses, interval_s: float) -> Placement:
+        """Of the replicas wanted, with these losses, those that find room."""
+
+    def ask(self, losses: GpuLosses, interval_s: float, wanted: int, unplaced: str) -> Grant:
+        """What it may take by its losses, though it wants so many GPUs, some of which are `unplaced`."""
+
+
 def decide_granted(
-    policy: HeadwayPolicy,
-    observation: Observation,
-    state: HindsightState,
-    bounds: Bounds,
-    ask: Callable[[GpuLosses], Grant],
+    policy: HeadwayPolicy, observation: Observation, state: HindsightState, bounds: Bounds, part: Share
 ) -> Decision:
-    """`deciding.decide` within what `ask` grants for the losses that the policy states; what it raises."""
-    in_force = bounds.at(observation.now_s, call(policy.name, policy.starts_s, state))
+    """`deciding.decide` within what is granted for the losses that the policy states, without replicas that
+    find room on no node; raises what the part does, too.
+    """
+    name, interval_s = policy.name, policy.interval_s
+    in_force = bounds.at(observation.now_s, call(name, policy.starts_s, state))
     policy = policy.within(in_force.limits)
-    assessed = call(policy.name, policy.assess, observation, state)
-    grant = ask(call(policy.name, demanded, policy, assessed))
+    assessed = call(name, policy.assess, observation, state)
+    losses = all_losses = call(name, demanded, policy, assessed)
+    wanted = call(name, policy.wanted, assessed, needs_of(assessed, policy.settings))
+    if (found := part.place(wanted, all_losses, interval_s)).most:
+        policy = policy.within(found.within(in_force.limits))
+        losses = call(name, demanded, policy, assessed)
+    grant = part.ask(losses, interval_s, all_losses.wanted_gpus, found.words)
     within = replace(in_force, max_gpu_budget=grant.gpus)
     if grant.words:
         policy = replace(policy, settings=replace(policy.settings, budget_name=FLEET_GPUS))
-    decision = call(policy.name, decide_within, policy, assessed, grant)
-    check_decision(policy.name, decision, within.limits, grant.gpus)
+    decision = call(name, decide_within, policy, assessed, grant)
+    check_decision(name, decision, within.limits, grant.gpus)
     if bounds.schedule is not None:
         decision = by_schedule(decision, within)
     return in_steps(decision, observation.pools, within)

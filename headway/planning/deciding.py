@@ -95,7 +95,7 @@ def fit(wished: Mapping[Role, int], limits: Mapping[Role, PoolLimits], budget: i
 def _limit_hit(role: Role, count: int, pool: PoolLimits) -> str | None:
     if count < pool.min_replicas:
         return f"{role}: min_replicas"
-    return f"{role}: max_replicas" if count > pool.max_replicas else None
+    return f"{role}: {pool.most_by}" if count > pool.max_replicas else None
 
 
 def _share(wished: Mapping[Role, int], limits: Mapping[Role, PoolLimits], budget: int) -> dict[Role, int]:

@@ -342,11 +342,13 @@ class FleetEntry(Document):
 
 class FleetDocument(Document):
     """All applications of a cluster by name, and the budget that they share, null where there is none. Where
-    it is one for each GPU type, `gpus` is their sum.
+    it is one for each GPU type, `gpus` is their sum. `room` says in words what is free on nodes, where that
+    bounds what is granted.
     """
 
     gpus: int | None = None
     by_type: Mapping[str, int] = {}
+    room: str = ""
     deployments: tuple[FleetEntry, ...] = ()
 
 
@@ -368,10 +370,11 @@ class DeploymentInShort(Document):
 
 
 class FleetInShort(Document):
-    """The answer of `GET /v1/fleet`; `gpus` and `by_type` as in `FleetDocument`."""
+    """The answer of `GET /v1/fleet`; `gpus`, `by_type` and `room` as in `FleetDocument`."""
 
     gpus: int | None = None
     by_type: Mapping[str, int] = {}
+    room: str = ""
     deployments: tuple[DeploymentInShort, ...] = ()
 
 

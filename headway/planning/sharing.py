@@ -188,7 +188,8 @@ class Grant:
     """GPUs that a deployment may hold of those it wanted.
 
     `ahead`: those that it lacks, by who got them and why; `kept_free`: by the deployment that they are kept
-    free for; `above_ceiling`: those that it may not have. `sleepers`: engines that each pool keeps for sleep.
+    free for; `above_ceiling`: those that it may not have; `unplaced`: which replicas find room on no node.
+    `sleepers`: engines that each pool keeps for sleep.
     """
 
     gpus: int
@@ -196,6 +197,7 @@ class Grant:
     ahead: Mapping[str, int]
     kept_free: Mapping[str, int] = field(default_factory=dict)
     above_ceiling: int = 0
+    unplaced: str = ""
     sleepers: Sleepers = field(default_factory=dict)
 
     @property
@@ -211,7 +213,7 @@ class Grant:
         went = [f"{gpus} went to {name}" for name, gpus in self.ahead.items()]
         kept = [f"{gpus} kept free for {name}" for name, gpus in self.kept_free.items()]
         above = [f"{self.above_ceiling} above its ceiling"] if self.above_ceiling else []
-        return [*went, *kept, *above]
+        return [*went, *kept, *above, *filter(None, [self.unplaced])]
 
 
 def share(demands: Iterable[Demand], gpus: int, host_memory: float = inf) -> Mapping[str, Grant]:

@@ -8,7 +8,7 @@ the one exception of `headway.planning` belong here.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +77,9 @@ class PoolLimits:
     max_replicas: int = 1_000_000
     gpus_per_replica: int = 1
     sleepers: int = 0
+
+    most_by: ClassVar[str] = "max_replicas"
+    """What bounds it above, as decisions name it."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_replicas <= self.max_replicas:

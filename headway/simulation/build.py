@@ -253,6 +253,7 @@ def make_scenario(plan: Plan, trace: Trace) -> Scenario:
         max_step=plan.settings.max_step,
         schedule=plan.settings.schedule,
         capacity=_capacity(simulation.capacity_gpus),
+        gpus_per_node=simulation.gpus_per_node,
         engine=plan.engine,
         start_up=StartUp(
             delay_s=simulation.start_up_delay_s,

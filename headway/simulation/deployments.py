@@ -6,12 +6,17 @@ Each has its own trace, engines and fleet; all they have in common is the budget
 request has ended wants nothing any more, nor is anything kept free for it. As with `max_gpu_budget` the
 budget bounds what is asked for: a replica that drains still occupies its GPUs for as long as that takes.
 
+With `gpus_per_node` a replica's GPUs are on one node. Nodes are filled and emptied as by a Ray Serve that
+packs, but nothing is moved, and what drains has left its place. What finds room on none is not granted.
+
 One that is asleep decides when its first request comes, before the others' next tick. It gets what it would
 of the budget by their last demands, as far as they leave it free; what they hold, it gets at the tick.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from math import inf
 from typing import Any
 
@@ -20,16 +25,60 @@ import numpy as np
 from headway.planning.deciding import fit, gpus, in_steps
 from headway.planning.demands import decide_within, demanded
 from headway.planning.forecasting import Forecaster
-from headway.planning.hindsight.needs import Assessment
+from headway.planning.hindsight.needs import Assessment, needs_of
 from headway.planning.hindsight.policy import HeadwayPolicy
+from headway.planning.placement import EVERY, GPU, Layout, Node, OnNode, Placement, placed, take
 from headway.planning.sharing import Demand, GpuLosses, Grant, Standing, share
-from headway.planning.types import Observation, PlanningError, Policy
+from headway.planning.types import Observation, PlanningError, Policy, PoolLimits, Role
 from headway.simulation.kernel import COMPILED_FROM
 from headway.simulation.observing import PerformanceLearner
 from headway.simulation.results import SimulationResult
 from headway.simulation.scenario import Scenario
 from headway.simulation.simulate import RequestSource, SimulationRun, Watchers
 from interp.jit import drop_stale_cache
+
+Over = Iterable[tuple[str, int]]
+"""GPUs that deployments give up."""
+
+
+class SimulatedNodes:
+    """The nodes of a budget, all but the last of `each` GPUs, and the replicas on them by deployment."""
+
+    def __init__(self, gpus: int, each: int) -> None:
+        self._gpus = {f"{at:06}": min(each, gpus - at) for at in range(0, gpus, each)}
+        self._replicas: dict[str, list[OnNode]] = {}
+
+    def room(
+        self, name: str, wanted: Mapping[Role, int], limits: Mapping[Role, PoolLimits], over: Over
+    ) -> Placement:
+        """Of the replicas wanted those that find room once others have given up what they hold over."""
+        there = Counter(one.role for one in self._replicas.get(name, ()))
+        return placed(wanted, there, _needs(limits), self._layout().rooms(over))
+
+    def follow(self, name: str, targets: Mapping[Role, int], limits: Mapping[Role, PoolLimits]) -> None:
+        """Place replicas as far as there is room, or take them away."""
+        mine = self._replicas.setdefault(name, [])
+        for role, target in targets.items():
+            up = [one for one in self._layout().stopping(name) if one.role is role]
+            for one in up[: max(0, len(up) - target)]:
+                mine.remove(one)
+            for _ in range(target - len(up)):
+                needs, rooms = _needs(limits)[role], self._layout().rooms()
+                room = take(needs, rooms)
+                nodes = (node for node, each in zip(self._gpus, rooms, strict=True) if each is room)
+                mine += [OnNode(role=role, node=node, needs=needs) for node in nodes]
+
+    def _layout(self) -> Layout:
+        taken = Counter[str]()
+        for one in chain(*self._replicas.values()):
+            taken[one.node] += int(one.needs[GPU])
+        amounts = ((name, gpus, gpus - taken[name]) for name, gpus in self._gpus.items())
+        nodes = [Node(name=name, has={GPU: gpus}, free={GPU: free}) for name, gpus, free in amounts]
+        return Layout(nodes=nodes, replicas=self._replicas)
+
+
+def _needs(limits: Mapping[Role, PoolLimits]) -> Mapping[Role, Mapping[str, float]]:
+    return {role: {GPU: float(pool.gpus_per_replica)} for role, pool in limits.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,16 +131,24 @@ class _SharedRuns:
         self.budget, self.host_memory = budget, host_memory
         self.interval_s = deployments[0].policy.interval_s
         self.deployments = {each.name: each for each in deployments}
+        sizes = [each.scenario.gpus_per_node for each in deployments if each.scenario.gpus_per_node]
+        self.nodes = SimulatedNodes(budget, min(sizes)) if sizes else None
         self.runs = {each.name: each.run() for each in deployments}
         self.demands = {each.name: each.demand(_first(each.scenario)) for each in deployments}
+        for each in deployments:
+            self._follow(each.name, each.scenario.initial)
 
     def results(self) -> Mapping[str, SimulationResult]:
         """Run to the end."""
         tick_s = self.interval_s
         while seen := self._advance(tick_s):
+            for name in self.demands.keys() - seen.keys():
+                self._follow(name, dict.fromkeys(self.runs[name].scenario.pools, 0))
             self.demands = {name: each for name, each in self.demands.items() if name in seen}
             assessed = {name: self._assess(name, each) for name, each in seen.items()}
-            for name, grant in self._shared().items():
+            due = share(self._with_room(assessed).values(), self.budget, self.host_memory)
+            # Who gives up GPUs first.
+            for name, grant in sorted(due.items(), key=lambda one: one[1].gpus - self._held(one[0])):
                 self._act(name, assessed[name], grant)
             tick_s += self.interval_s
         return {name: run.finish() for name, run in self.runs.items()}
@@ -130,12 +187,39 @@ class _SharedRuns:
         self.demands[name] = self.deployments[name].demand(demanded(policy, assessed))
         return assessed
 
+    def _with_room(self, assessed: Mapping[str, Assessment]) -> Mapping[str, Demand]:
+        """The demands of all without what finds no room, though others give up what they would for it."""
+        found = dict(self.demands)
+        for name, each in assessed.items():
+            if self._room(name, each).most:
+                due = self._shared()
+                over = [(other, self._held(other) - due[other].gpus) for other in due if other != name]
+                policy = self._policy(name, each.observation.now_s)
+                limits = self._room(name, each, over).within(policy.settings.limits)
+                found[name] = self.deployments[name].demand(demanded(policy.within(limits), each))
+        return found
+
+    def _room(self, name: str, assessed: Assessment, over: Over = ()) -> Placement:
+        if self.nodes is None:
+            return EVERY
+        policy = self._policy(name, assessed.observation.now_s)
+        wanted = policy.wanted(assessed, needs_of(assessed, policy.settings))
+        return self.nodes.room(name, wanted, policy.settings.limits, over)
+
+    def _follow(self, name: str, targets: Mapping[Role, int]) -> None:
+        if self.nodes is not None:
+            self.nodes.follow(name, targets, self.runs[name].scenario.pools)
+
     def _act(self, name: str, assessed: Assessment, grant: Grant) -> None:
         run, seen = self.runs[name], assessed.observation
-        policy = self._policy(name, seen.now_s)
+        policy, found = self._policy(name, seen.now_s), self._room(name, assessed)
+        policy = policy.within(found.within(policy.settings.limits))
+        grant = replace(grant, wanted=self.demands[name].losses.wanted_gpus, unplaced=found.words)
         decision = decide_within(policy, assessed, grant)
         bounds = replace(run.scenario.bounds, limits=policy.settings.limits, max_gpu_budget=grant.gpus)
-        run.act(seen, in_steps(decision, seen.pools, bounds))
+        decision = in_steps(decision, seen.pools, bounds)
+        self._follow(name, decision.targets)
+        run.act(seen, decision)
 
     def _policy(self, name: str, now_s: float) -> HeadwayPolicy:
         """Within the limits in force."""

@@ -160,7 +160,8 @@ class Scenario:
     `profile` is what its engines do, at `speeds`; each request is placed `queueing_s` after it arrived.
 
     `max_gpu_budget` bounds the GPUs that a decision may ask for, None does not; `capacity` bounds those that
-    it gets. `max_step` bounds by how many replicas a decision changes a pool, `schedule` changes its limits.
+    it gets; under a common budget those of a replica are on one node of `gpus_per_node`. `max_step` bounds by
+    how many replicas a decision changes a pool, `schedule` changes its limits.
 
     Each request is judged by the SLO of its class among `classes`, without classes by `slo`. With `spills` a
     request that finds no place is none of this deployment's.
@@ -174,6 +175,7 @@ class Scenario:
     max_step: int | None = None
     schedule: Schedule | None = None
     capacity: GpuCapacity = field(default_factory=GpuCapacity)
+    gpus_per_node: int | None = None
     engine: EngineRules = field(default_factory=EngineRules)
     speeds: EngineSpeeds = field(default_factory=EngineSpeeds)
     clients: Clients = field(default_factory=Clients)

@@ -271,8 +271,8 @@ class ManyModels(Collector):
             {"deployment": name, **in_short(app, each), "budget": budget.get(name)}
             for name, app, each in zip(names, apps, said, strict=True)
         ]
-        budgets = {"gpus": fleet.get("gpus"), "by_type": fleet.get("by_type", {})}
-        found = {**budgets, "deployments": rows}
+        of_all: Mapping[str, Any] = {"gpus": None, "by_type": {}, "room": ""}
+        found = {key: fleet.get(key, default) for key, default in of_all.items()} | {"deployments": rows}
         return JSONResponse(found, headers={"cache-control": "no-store"})
 
     def collect(self) -> Iterator[CounterMetricFamily]:

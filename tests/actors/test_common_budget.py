@@ -156,6 +156,7 @@ async def test_a_higher_priority_has_its_gpus_within_two_ticks_and_each_decision
             "sleepers": {},
             "awaited": {},
             "fault": "",
+            "unplaced": "",
         }
         assert "limited to 1 by max_replicas and fleet.gpus" in fleet["batch"].log.last.summary
     assert fleet.most <= GPUS

@@ -8,6 +8,7 @@ import pytest
 
 PRIVATE: Mapping[str, str] = {
     "ray._private.state:actors": "restarts and hosts in the status document",
+    "ray._private.state:available_resources_per_node": "which replicas find room on a node",
     "ray.experimental.internal_kv:_internal_kv_get": "the store",
     "ray.experimental.internal_kv:_internal_kv_put": "the store",
     "ray.experimental.internal_kv:_internal_kv_del": "the store",

@@ -163,3 +163,31 @@ def test_only_headway_shares_a_budget():
     )
     with pytest.raises(PlanningError, match="only headway shares a budget, and other has another"):
         simulate_fleet([other], 20)
+
+
+def on_nodes(gpus_per_node):
+    """Groups of 4 GPUs that come first, and replicas of one; more is wanted of both than there is."""
+    groups = {Role.MIXED: PoolLimits(max_replicas=5, gpus_per_replica=4)}
+    ones = {Role.MIXED: PoolLimits(max_replicas=20)}
+    both = [
+        deployment("groups", priority=1, rate=8.0, duration_s=300.0, initial=1, pools=groups),
+        deployment("ones", rate=60.0, duration_s=300.0, initial=4, seed=2, pools=ones),
+    ]
+    sized = [replace(one, scenario=replace(one.scenario, gpus_per_node=gpus_per_node)) for one in both]
+    return simulate_fleet(sized, 12)
+
+
+def most_and_words(results, name):
+    rows = [row for row in results[name].intervals if row.targets and row.end_s <= 300.0]
+    return max(row.targets[Role.MIXED] for row in rows), " ".join(row.reasons["summary"] for row in rows)
+
+
+def test_a_group_that_has_room_on_no_node_is_not_granted():
+    whole, thirds = on_nodes(6), on_nodes(3)
+    assert most_and_words(whole, "groups")[0] == 2
+    most, words = most_and_words(thirds, "groups")
+    # Its minimum is promised. Nothing more is asked for, and the others have what it cannot use.
+    assert (most, "4 GPUs on one node needed, most free is" in words) == (1, True)
+    assert most_and_words(thirds, "ones")[0] > most_and_words(whole, "ones")[0]
+    assert thirds["groups"].attainment < whole["groups"].attainment
+    assert max(asked(whole).max(), asked(thirds).max()) <= 12

@@ -1,0 +1,125 @@
+"""Groups of GPUs on a Ray of two nodes that have four each: what finds room on neither waits, and says so."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray import serve
+from ray.cluster_utils import Cluster
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from headway_cli.cluster import TOO_SLOW, prepare_environment
+from headway_cli.deployment import delete, deploy
+from headway_cli.live_fleet import fleet_form, fleet_settings
+from tests.installed_package import installed_package
+from tests.patience import PATIENCE_S
+from tests.ports import free_port
+from tests.ray.clusters import running_replicas, wait_until
+from tests.ray.conftest import LocalRay
+from tests.ray.fleet_system import FLEET, Fleet
+from tests.ray.live_system import LiveSystem
+
+GROUP = 4
+KIND = """
+from headway.engine.kinds import EngineKind, EngineResources
+from serve_apps.engines import SIMULATED
+
+
+def resources(config, role):
+    gpus = config.pools[role.value].gpus_per_replica or 1
+    return EngineResources(gpus=0 if gpus > 1 else 1, bundles=[{"GPU": 1.0}] * gpus if gpus > 1 else [])
+
+
+ON_GPUS = EngineKind(make=SIMULATED.make, simulated=True, resources=resources)
+"""
+COMMON = {
+    "fleet": {"gpus": 2 * GROUP},
+    "engine": {"kind": "on_gpus", "profile": "llama-3.1-8b_h100_tp1", "start_up_s": 0.2},
+    "pools": {"mixed": {"max_replicas": 8}},
+    "planner": {"adjustment_interval_s": 3.0, "tick_deadline_s": 60.0, "headway": {"hold_s": 0.0}},
+    "gateway": {"request_timeout_s": 2 * PATIENCE_S, "start_wait_s": PATIENCE_S},
+}
+RARE = {"model": "rare", "pools": {"mixed": {"min_replicas": 0, "gpus_per_replica": GROUP}}}
+ENTRY_POINTS = "[headway.engines]\non_gpus = on_gpus:ON_GPUS\n"
+
+
+def add(cluster: Cluster, **node: Any) -> None:
+    """A busy machine may need longer than the 30 s that Ray gives a node: it has a second try."""
+    try:
+        cluster.add_node(**node)
+    except Exception as error:
+        if TOO_SLOW not in str(error):
+            raise
+        cluster.add_node(**node)
+
+
+@pytest.fixture(scope="module")
+def nodes(local_ray: LocalRay, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    local_ray.end()
+    folder = tmp_path_factory.mktemp("kind")
+    with pytest.MonkeyPatch.context() as patch, installed_package(folder, "on_gpus", KIND, ENTRY_POINTS):
+        prepare_environment()
+        # What Ray's processes are started with.
+        patch.setenv("PYTHONPATH", f"{folder}:{Path(__file__).parents[2]}")
+        patch.setenv("RAY_SERVE_USE_PACK_SCHEDULING_STRATEGY", "1")
+        cluster = Cluster()
+        add(cluster, num_cpus=8, include_dashboard=False, gcs_server_port=free_port())
+        for _ in range(2):
+            add(cluster, num_gpus=GROUP)
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
+        try:
+            serve.start(proxy_location="Disabled")
+            yield
+        finally:
+            serve.shutdown()
+            ray.shutdown()
+            cluster.shutdown()
+
+
+@pytest.fixture
+def fleet(nodes: None, tmp_path: Path) -> Iterator[Fleet]:
+    made = Fleet(tmp_path / "fleet.yaml", COMMON)
+    made.write(rare=RARE, chat={"model": "chat"})
+    settings = fleet_settings(str(made.path), FLEET)
+    deploy(settings.common, print, fleet_form(settings), FLEET)
+    yield made
+    delete(FLEET)
+
+
+@ray.remote(num_cpus=0, num_gpus=1)
+class Stranger:
+    """It has a GPU, and is none of the fleet's."""
+
+
+def test_a_group_that_has_room_on_no_node_waits_and_says_so(fleet: Fleet) -> None:
+    wait_until(lambda: running_replicas("rare", "Mixed") == 0)
+    strangers = [
+        Stranger.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote()
+        for node in (each["NodeID"] for each in ray.nodes() if "GPU" in each["Resources"])
+    ]
+    ray.get([each.__ray_ready__.remote() for each in strangers])
+    rare = fleet.deployment("rare")
+    wanted = "; 1 of 1 replicas wanted fits no node: 4 GPUs on one node needed, "
+
+    async def asked() -> tuple[int, Sequence[str]]:
+        first = asyncio.create_task(fleet.asked("rare"))
+        await asyncio.to_thread(wait_until, lambda: wanted in summaries(rare)[-1])
+        said = summaries(rare)
+        for each in strangers:
+            ray.kill(each)
+        return await first, said
+
+    tokens, said = asyncio.run(asked())
+    assert tokens == 3
+    assert said[-1].endswith(f"holds 0 of 4 GPUs wanted{wanted}most free is 3; 5 are free in all."), said
+    assert "room on a node" in said[-1]
+    assert running_replicas("rare", "Mixed") == 1
+    assert fleet.has_all_decisions("rare")
+
+
+def summaries(system: LiveSystem) -> Sequence[str]:
+    """Of its decisions, the newest last."""
+    return [record["summary"] for record in sorted(system.decisions(), key=lambda each: each["id"])]
