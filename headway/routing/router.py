@@ -199,6 +199,7 @@ class Router:
         if record is None or record.phase is not RequestPhase.PREFILL:
             return self._unknown("prefilled")
         record.prefilled_s = now_s
+        self._state.latency.prompted(now_s - record.placed_s)
         self._dispatch.freed.add(record.prefill)
         self._placing.prefilled(now_s, record)
         return self._dispatch.drain(now_s)

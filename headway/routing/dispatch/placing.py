@@ -165,7 +165,6 @@ class Placing:
         if prefill.alive:
             self._state.prefixes.computed(prefill.slot, record.request.blocks)
         self._step(record, PREFILLED, now_s)
-        self._state.latency.prompted(now_s - record.placed_s)
         record.phase = RequestPhase.DECODE
 
     def progressed(self, record: Record, output_tokens: int, expected_output: int) -> None:
