@@ -328,6 +328,8 @@ class TestRestore:
         same = [row for row in OWN_ROWS if row not in seconds] + [FleetRow.TPOT_SLO_S]
         assert (after.state.fleet.table[same] == before.state.fleet.table[same]).all()
         assert after.running == 12
+        # How long prompts took is not known.
+        assert after.state.latency.prompt_s == 0.0
         for each in requests:
             finish(after, each.request_id, 2.0)
         assert after.books_are_closed

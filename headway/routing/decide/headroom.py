@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from headway.routing.fleet.table import FleetRow, FloatArray, SlotArray
 from headway.routing.predict.corrections import FIRST_SAFETY
-from headway.routing.predict.forecast import ForecastRow
+from headway.routing.predict.forecast import ForecastRow, there_at
 from interp.jit import compiled, compiled_in_place
 
 TTFT, TPOT, OTHERS = int(ForecastRow.TTFT_S), int(ForecastRow.TPOT_S), int(ForecastRow.OTHERS_TPOT_S)
@@ -108,8 +108,7 @@ def begins_soon(table: FloatArray, slot: int, chunk_tokens: float, max_batch: fl
     In a batch without a place it is begun when one of those there ends. When that will be is hardly known:
     requests that cost alike begin and end together.
     """
-    there = table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot]
-    there += table[FleetRow.OTHER_REQUESTS, slot]
+    there = there_at(table, slot)
     few = table[FleetRow.PREFILL_TOKENS, slot] <= CHUNKS * chunk_tokens
     return bool(there + 1.0 <= max_batch and (few or table[FleetRow.WAITING, slot] == 0.0))
 
@@ -126,9 +125,6 @@ def candidate_at(
     rows: FloatArray, table: FloatArray, place: int, slot: int, terms: SloTerms
 ) -> JudgedReplica:
     """The candidate in a place."""
-    there = (
-        table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot] + table[FleetRow.OTHER_REQUESTS, slot]
-    )
     ttft_safety = terms.safety * (1.0 + terms.caution * table[FleetRow.TTFT_CAUTION, slot])
     caution = terms.caution * table[FleetRow.TPOT_CAUTION, slot]
     spread = min(caution, SPREAD)
@@ -140,7 +136,7 @@ def candidate_at(
         rows[OTHERS, place] * (1.0 - rows[GROWTH, place]),
         rows[TTFT, place] * ttft_safety + WORK_WEIGHT * rows[WORK, place],
         table[FleetRow.TPOT_SLO_S, slot],
-        there + table[FleetRow.WAITING, slot],
+        there_at(table, slot) + table[FleetRow.WAITING, slot],
         begins_soon(table, slot, terms.chunk_tokens, terms.max_batch),
         is_quiet(table, slot, terms.now_s, rows[WORK, place]),
         ttft_safety,

@@ -41,7 +41,7 @@ from headway.config import Role
 from headway.routing.decide.context import RoutingState
 from headway.routing.decide.headroom import SloTerms, begins_soon, candidate_at, is_harmless, late_by, missing
 from headway.routing.fleet.table import DECODE_ROLE, PREFILL_ROLE, ROLE_CODES, FleetRow, FloatArray, SlotArray
-from headway.routing.predict.forecast import ROWS, ForecastRow, forecast, queue_s
+from headway.routing.predict.forecast import ROWS, ForecastRow, forecast, is_idle, queue_s, there_at
 from headway.routing.predict.learned_curves import UNCACHED, correct_at
 from headway.routing.queue.heads import HeadRow, Marks, RequestClass, ahead_of, precedes, waits_for
 from interp.jit import compiled_in_place
@@ -126,29 +126,40 @@ def mark_soon(
 
 
 def between_s(state: RoutingState, now_s: float, role: int) -> tuple[float, float]:
-    """The least seconds that the transfer and the other role's replicas add to TTFT, and those a token.
+    """The least seconds that the transfer and the other role's replicas add to TTFT, and those a token;
+    infinite where a prompt is begun soon at none of these.
 
     `role` is in this place among the roles. What was learned of prefill replicas may take from the decode
-    replicas' part, too: then nothing is known.
+    replicas' part, too: then nothing is known of the seconds.
     """
     if len(state.roles) == 1:
         return 0.0, 0.0
-    other, rules = state.roles[1 - role], state.rules
-    if other is Role.PREFILL and state.latency.learned:
+    other, rules, table = state.roles[1 - role], state.rules, state.fleet.table
+    slots, asked = state.fleet.ready(other), (ROLE_CODES[other], now_s, state.latency.stay_s)
+    figures = float(rules.chunk_tokens), places(state, other), float(rules.max_batch_size)
+    wait_s = least_wait_s(table, slots, *asked, *figures)
+    if wait_s < inf and other is Role.PREFILL and state.latency.learned:
         return 0.0, 0.0
-    asked = ROLE_CODES[other], now_s, state.latency.stay_s, float(rules.max_batch_size)
-    wait_s = least_wait_s(state.fleet.table, state.fleet.ready(other), *asked)
     return rules.transfer_s(0.0) + wait_s, rules.transfer_s_per_token
 
 
 @compiled_in_place
 def least_wait_s(  # noqa: PLR0917 - plain figures, compiled
-    table: FloatArray, slots: SlotArray, role: int, now_s: float, stay_s: float, max_batch: float
+    table: FloatArray,
+    slots: SlotArray,
+    role: int,
+    now_s: float,
+    stay_s: float,
+    chunk_tokens: float,
+    places_there: float,
+    max_batch: float,
 ) -> float:
-    """The least that a newcomer waits at one of `slots`: prompts come first, and a batch has to have room."""
+    """The least that a held request waits at one of `slots`: prompts come first, and a batch has to have room
+    (`begins_soon`)."""
     least_s = inf
     for slot in slots:
-        least_s = min(least_s, wait_s(table, slot, role, now_s, stay_s, max_batch))
+        if begins_soon(table, slot, chunk_tokens, places_there):
+            least_s = min(least_s, wait_s(table, slot, role, now_s, stay_s, max_batch))
         if least_s <= 0.0:
             break
     return float(least_s)
@@ -159,8 +170,7 @@ def wait_s(  # noqa: PLR0917 - plain figures, compiled
     table: FloatArray, slot: int, role: int, now_s: float, stay_s: float, max_batch: float
 ) -> float:
     """The least that a newcomer waits at a replica."""
-    there = table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot]
-    there += table[FleetRow.OTHER_REQUESTS, slot]
+    there = there_at(table, slot)
     before_s = queue_s(table, slot, now_s) if role != DECODE_ROLE else 0.0
     if role != PREFILL_ROLE and there + 1.0 > max_batch:
         before_s += stay_s * (there + 1.0 - max_batch) / max_batch
@@ -174,8 +184,7 @@ def soonest_s(table: FloatArray, slot: int, figures: tuple[Any, ...]) -> float:
     −inf where an idle replica has rules of its own, or TTFT does not count.
     """
     terms, limits = HeldTerms(*figures[0]), figures[4][3]
-    there = table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot] + table[FleetRow.WAITING, slot]
-    if there + table[FleetRow.OTHER_REQUESTS, slot] == 0.0 or terms.ttft_weight < LEAST_WEIGHT:
+    if is_idle(table, slot) or terms.ttft_weight < LEAST_WEIGHT:
         return -inf
     before_s = terms.transfer_s
     before_s += wait_s(table, slot, terms.role_code, terms.now_s, terms.stay_s, figures[3][0])

@@ -26,6 +26,7 @@ from headway.routing.decide.context import (
     choose_replica,
 )
 from headway.routing.decide.offload import Offloading
+from headway.routing.decide.overruling import may_overrule
 from headway.routing.decide.plugins import Filter, JudgesHeld, Packer, Picker, Scorer
 from headway.routing.fleet.records import Record, Replica, Sample
 from headway.routing.fleet.table import FloatArray, SlotArray
@@ -210,10 +211,10 @@ class Scheduler:
         """How much later than the head one of an open line of the profile has to be due so that the freed
         slots of its role may have room for it, seconds, f8[lines]; infinite for none of the line. Heads of
         all that wait for such a role, where the profile's plugins do not judge held requests, or predictions
-        have refused for a while without an outcome."""
+        that refuse may be overruled."""
         found = list[FloatArray]()
-        doubtful = self._state.latency.evidence.freshness.doubtful
-        judges = () if doubtful else self._pipelines[profile].judges
+        overrules = may_overrule(self._state, now_s, freed.of_roles)
+        judges = () if overrules else self._pipelines[profile].judges
         for role, slots in enumerate(freed.of_roles):
             if not len(slots):
                 continue

@@ -36,6 +36,7 @@ from headway.routing.fleet.table import (
     change,
 )
 from headway.routing.offload import OffloadReason
+from headway.routing.predict.forecast import is_idle
 from headway.routing.types import Figures, Labels, Placement, Running
 
 KV_TOKENS, COMING_TOKENS = int(FleetRow.KV_TOKENS), int(FleetRow.COMING_TOKENS)
@@ -121,7 +122,7 @@ class Placing:
         record.ttft_s, record.tpot_s = choice.ttft_s, choice.tpot_s
         record.guard_s = self._scheduler.guard_s(now_s, record, choice)
         prefill, decode = choice.prefill, choice.decode
-        idle = self._fleet.is_idle(decode) and (decode is prefill or self._fleet.is_idle(prefill))
+        idle = all(it.alive and is_idle(self._fleet.table, it.slot) for it in {prefill, decode})
         record.found_idle = decode.entered if idle else -1
         decode.entered += 1
         self._step(record, PLACED, now_s)

@@ -101,12 +101,6 @@ class RoutedFleet:
         if replica.ready:
             self._list(replica.role)
 
-    def is_idle(self, replica: Replica) -> bool:
-        """True if no request is there or will be, as far as is known."""
-        cell, row = self.table[:, replica.slot], FleetRow
-        there = cell[row.WAITING] + cell[row.COMING] + cell[row.RUNNING] + cell[row.OTHER_REQUESTS]
-        return replica.alive and bool(there == 0.0)
-
     def set_caution(self, replica: Replica) -> None:
         """Write down how safe predictions have been there, once that is known."""
         if replica.safety is not None and replica.alive:
