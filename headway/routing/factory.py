@@ -19,7 +19,7 @@ from headway.extensions import ExtensionError, ExtensionPoint
 from headway.routing.decide.candidates import SaturationFilter
 from headway.routing.decide.context import RoutingState
 from headway.routing.decide.offload import Offloading
-from headway.routing.decide.plugins import PLUGINS, Picker, ProfileHandler, TakesSettings, checked, said
+from headway.routing.decide.plugins import PLUGINS, Picker, ProfileHandler, checked, said
 from headway.routing.decide.scheduler import Pipeline, Scheduler, make_pipeline
 from headway.routing.fleet.adapters import AdapterIndex
 from headway.routing.fleet.affinity import PrefixIndex, Sessions
@@ -129,7 +129,7 @@ def make_scheduler(
     settings = config.routing
     saturation = SaturationFilter(SaturationRule.of(config, state.rules.max_batch_size).limits)
     least_load = BUILT_IN["least_load"].items()
-    rescue = _PluginSet(settings, ()).pipeline("least_load", least_load) if live else None
+    rescue = _PluginSet(()).pipeline("least_load", least_load) if live else None
     offloading = Offloading(state, settings.offload)
     return Scheduler(state, pipelines, settings.fallback, offloading, saturation=saturation, rescue=rescue)
 
@@ -139,7 +139,7 @@ def make_pipelines(settings: RoutingSettings) -> Mapping[str, Pipeline]:
 
     Raises RoutingError.
     """
-    given, defaults = _PluginSet(settings, settings.plugins), _PluginSet(settings, ())
+    given, defaults = _PluginSet(settings.plugins), _PluginSet(())
     pipelines = {name: defaults.pipeline(name, weights.items()) for name, weights in BUILT_IN.items()}
     # Those of other packages only where they are named: loading one imports its package.
     named = {settings.live_profile, settings.fallback}
@@ -166,7 +166,7 @@ def make_pipelines(settings: RoutingSettings) -> Mapping[str, Pipeline]:
 
 def make_handler(settings: RoutingSettings, profiles: Collection[str]) -> ProfileHandler:
     """The profile handler of the settings, or the built-in one. Raises RoutingError."""
-    named = _PluginSet(settings, settings.plugins)
+    named = _PluginSet(settings.plugins)
     plugins = [(f"routing.plugins.{n}", named.find(it.reference)) for n, it in enumerate(settings.plugins)]
     given = [(where, plugin) for where, plugin in plugins if isinstance(plugin, ProfileHandler)]
     if len(given) > 1:
@@ -180,21 +180,20 @@ def make_handler(settings: RoutingSettings, profiles: Collection[str]) -> Profil
 class _PluginSet:
     """Plugins by the names that profiles use: those of the settings, and every type with its defaults."""
 
-    def __init__(self, settings: RoutingSettings, given: Sequence[PluginSettings]) -> None:
-        self._settings = settings
+    def __init__(self, given: Sequence[PluginSettings]) -> None:
         self._made: dict[str, object] = {}
         for place, each in enumerate(given):
             where = f"routing.plugins.{place}"
             if each.reference in self._made:
                 raise RoutingError(f"{where}: a second plugin named {each.reference!r}")
             _known(f"{where}.type", "plugin", each.type, PLUGINS.names())
-            self._made[each.reference] = _plugin(each, where, settings)
+            self._made[each.reference] = _plugin(each, where)
 
     def find(self, reference: str, where: str = "built-in") -> object:
         """The plugin of that name; RoutingError if there is none."""
         if reference not in self._made:
             _known(where, "plugin", reference, {*PLUGINS.names(), *self._made})
-            self._made[reference] = _plugin(PluginSettings(type=reference), where, self._settings)
+            self._made[reference] = _plugin(PluginSettings(type=reference), where)
         return self._made[reference]
 
     def pipeline(
@@ -211,11 +210,8 @@ class _PluginSet:
         return make_pipeline(name, [(plugin, weight) for _, plugin, weight in chosen], default)
 
 
-def _plugin(given: PluginSettings, where: str, settings: RoutingSettings) -> object:
-    """The plugin given in the settings, complete with what it takes from elsewhere in them.
-
-    One that is not built in is checked, now and whenever it is used.
-    """
+def _plugin(given: PluginSettings, where: str) -> object:
+    """The plugin given in the settings. One that is not built in is checked, now and whenever it is used."""
     kind = given.type
     try:
         made = PLUGINS.load(kind)
@@ -233,16 +229,16 @@ def _plugin(given: PluginSettings, where: str, settings: RoutingSettings) -> obj
             known_words = _listed(known) or "none"
             raise RoutingError(f"{where}.parameters: {kind} has no {name!r}; known: {known_words}")
     if kind in PLUGINS.builtin:
-        return _made_of(made, given, where, settings)
+        return _made_of(made, given, where)
     try:
-        return checked(given.reference, _made_of(made, given, where, settings))
+        return checked(given.reference, _made_of(made, given, where))
     except RoutingError:
         raise
     except Exception as error:
         raise PluginFault(given.reference, f"cannot be made: {said(error)}") from error
 
 
-def _made_of(made: type, given: PluginSettings, where: str, settings: RoutingSettings) -> object:
+def _made_of(made: type, given: PluginSettings, where: str) -> object:
     try:
         plugin: object = TypeAdapter(made).validate_python(dict(given.parameters))
     except ValidationError as error:
@@ -250,7 +246,7 @@ def _made_of(made: type, given: PluginSettings, where: str, settings: RoutingSet
         # A fault that the class itself finds, such as in __post_init__, has no place.
         place = ".".join(("parameters", *map(str, first["loc"])))
         raise RoutingError(f"{where}.{place}: {first['msg'].removeprefix('Value error, ')}") from error
-    return plugin.with_settings(settings) if isinstance(plugin, TakesSettings) else plugin
+    return plugin
 
 
 def _known(

@@ -36,6 +36,9 @@ logarithms), z σ the margin. At the σ of 11 % that FIRST_SAFETY stands for, z 
 to 0.7, and nothing below 0.14. A factor beyond FIRST_SAFETY tells of predictions that are too low: it counts
 in full."""
 
+TTFT_WEIGHT = 0.8
+"""Weight of TTFT headroom in scores; TPOT headroom has the rest of 1."""
+
 RESOLUTION = 0.02
 """Differences of headroom below this share of an SLO count less and less."""
 
@@ -49,7 +52,7 @@ replica's TPOT SLOs, and its prompts' turn. Where none has come for QUIET times 
 takes, the next comes while that is computed in one of QUIET cases at most, if arrivals are Poisson."""
 
 CHUNKS = 2.0
-"""A replica takes patient requests with no prompt, or at most so many chunks of prompt tokens, outstanding.
+"""A replica takes requests with no prompt, or at most so many chunks of prompt tokens, outstanding.
 A prompt more would keep it no busier where the router hears of each prompt's end at once, and an urgent
 request that comes meanwhile would wait for two."""
 
@@ -59,21 +62,19 @@ class SloTerms(NamedTuple):
 
     `left_s` is what is left of the TTFT SLO. Predictions are multiplied by `safety`, and by 1 + `caution` ×
     FleetRow.TTFT_CAUTION or TPOT_CAUTION, the replica's own, the latter as growth allows. `least_harm`: the
-    request's TTFT SLO is lost and does not count. `patient`: it waits for a replica with a short queue, of
-    prompts or of `chunk_tokens`, and a place in a batch of `max_batch`. Beside it `reserve` sequences more
-    must fit under the TPOT SLOs.
+    request's TTFT SLO is lost and does not count. It waits for a replica with a short queue, of prompts or of
+    `chunk_tokens`, and a place in a batch of `max_batch`. Beside it `reserve` sequences more must fit under
+    the TPOT SLOs.
     """
 
     ttft_s: float
     left_s: float
     tpot_s: float
-    ttft_weight: float
     chunk_tokens: float
     max_batch: float
     safety: float = 1.0
     caution: float = 0.0
     least_harm: bool = False
-    patient: bool = False
     now_s: float = 0.0
     reserve: float = 0.0
 
@@ -194,13 +195,13 @@ def missing(candidate: JudgedReplica, terms: SloTerms) -> float:
     if candidate.there == 0.0 and candidate.ttft_s <= terms.left_s and candidate.tpot_s <= terms.tpot_s:
         return lacking
     if terms.ttft_s < inf:
-        lacking -= terms.ttft_weight * min(0.0, ttft_headroom_s(candidate, terms)) / terms.ttft_s
+        lacking -= TTFT_WEIGHT * min(0.0, ttft_headroom_s(candidate, terms)) / terms.ttft_s
     limit_s = min(terms.tpot_s, candidate.tightest_s)
     if limit_s < inf:
         # Each of the reserve adds as much as those there do on average.
         each_s = max(0.0, candidate.others_s - candidate.alone_s) / (candidate.there + 1.0)
         under_s = tpot_headroom_s(candidate, terms) - terms.reserve * each_s
-        lacking -= (1.0 - terms.ttft_weight) * min(0.0, under_s) / limit_s
+        lacking -= (1.0 - TTFT_WEIGHT) * min(0.0, under_s) / limit_s
     return float(lacking)
 
 
@@ -208,7 +209,7 @@ def missing(candidate: JudgedReplica, terms: SloTerms) -> float:
 def late_by(candidate: JudgedReplica, terms: SloTerms) -> float:
     """By how much the request comes too late for a candidate that would else be valid, and SPARE more; 0 if
     it does not, infinite where more than time is lacking."""
-    if not (candidate.ttft_s < inf and candidate.tpot_s < inf) or not (candidate.room or not terms.patient):
+    if not (candidate.ttft_s < inf and candidate.tpot_s < inf) or not candidate.room:
         return inf
     late_s = candidate.ttft_s * candidate.ttft_safety - terms.left_s
     if late_s <= 0.0 or missing(_sooner(candidate, late_s / candidate.ttft_safety), terms) > 0.0:
@@ -238,7 +239,7 @@ def nearest_of(
         over = candidate.others_s * candidate.tpot_safety > candidate.tightest_s
         if alone and over and candidate.tightest_s > loosest_s:
             loosest_s, blocked = candidate.tightest_s, slots[place]
-        if next_wait_s > 0.0 and not of_next and (candidate.room or not terms.patient):
+        if next_wait_s > 0.0 and not of_next and candidate.room:
             of_next = missing(_sooner(candidate, next_wait_s), terms) == 0.0
     return nearest, blocked, of_next, late_s
 
@@ -288,12 +289,12 @@ def best_headroom(
 
 @compiled_in_place
 def score_of(candidate: JudgedReplica, terms: SloTerms, best: BestHeadroom) -> float:
-    """The closeness of a valid candidate's headroom to the best, in (0, 1]; −LEAST where a patient request
-    rather waits."""
+    """The closeness of a valid candidate's headroom to the best, in (0, 1]; −LEAST where the request rather
+    waits."""
     sooner = candidate.ttft_s < best.soonest_s and best.soonest_s < inf
-    if terms.patient and not sooner and not candidate.room:
+    if not sooner and not candidate.room:
         return -LEAST
-    limit_s, ttft_weight = min(terms.tpot_s, candidate.tightest_s), terms.ttft_weight
+    limit_s, ttft_weight = min(terms.tpot_s, candidate.tightest_s), TTFT_WEIGHT
     if terms.ttft_s == inf:
         ttft_weight = 0.0
     elif limit_s == inf:

@@ -46,8 +46,8 @@ from headway.routing.predict.learned_curves import UNCACHED, correct_at
 from headway.routing.queue.heads import HeadRow, Marks, RequestClass, ahead_of, precedes, waits_for
 from interp.jit import compiled_in_place
 
-LEAST_WEIGHT, ROUNDING_S = 0.01, 1e-6
-"""With these, what is late by `soonest_s` is lacking more than HARMLESS_SHARE by the headroom."""
+ROUNDING_S = 1e-6
+"""What is late by that is late by `headroom`, too."""
 
 TTFT_S, TPOT_S = int(ForecastRow.TTFT_S), int(ForecastRow.TPOT_S)
 
@@ -59,7 +59,7 @@ class HeldTerms(NamedTuple):
     """How held requests are judged at replicas of one role.
 
     `role` is its place among the deployment's roles, `role_code` the forecast's. The other role adds
-    `transfer_s` + n `transfer_s_per_token` for a prompt of n tokens.
+    `transfer_s` + n `transfer_s_per_token` for a prompt of n tokens. A replica has so many `places`.
     `several` tenants are known. The others are those of `SloTerms` and `forecast.Newcomer`.
     """
 
@@ -67,7 +67,7 @@ class HeldTerms(NamedTuple):
     stay_s: float
     role: int
     role_code: int
-    ttft_weight: float
+    places: float
     caution: float
     transfer_s: float
     transfer_s_per_token: float
@@ -75,22 +75,34 @@ class HeldTerms(NamedTuple):
     several: bool
 
 
-def fitting(
-    state: RoutingState, heads: FloatArray, slots: SlotArray, terms: HeldTerms, open_lines: Marks
+def fitting(  # noqa: PLR0917 - plain figures
+    state: RoutingState, now_s: float, heads: FloatArray, role: int, slots: SlotArray, open_lines: Marks
 ) -> FloatArray:
     """How much later than the head one of an open line has to be due so that one of `slots` may take it,
     seconds, f8[lines]: 0 for the head itself, infinite where none of the line is so, or waits for another
-    role. For the first line by rank it is so; those after it are not judged, and 0."""
-    latency, table = state.latency, state.fleet.table
-    late = np.full(heads.shape[1], inf)
+    role than the one in this place. For the first line by rank it is so; those after it are not judged, and
+    0."""
+    latency, table, of_role = state.latency, state.fleet.table, state.roles[role]
+    late, slots = np.full(heads.shape[1], inf), not_queued(state, of_role, slots)
+    if not len(slots):
+        return late
+    transfer_s, transfer_s_per_token = between_s(state, now_s, role)
+    weight = latency.evidence.freshness.weight
+    terms = HeldTerms(
+        now_s=now_s,
+        stay_s=latency.stay_s,
+        role=role,
+        role_code=ROLE_CODES[of_role],
+        places=places(state, of_role),
+        caution=weight,
+        transfer_s=transfer_s,
+        transfer_s_per_token=transfer_s_per_token,
+        reserve=reserve(state, now_s, of_role),
+        several=state.shares.several,
+    )
     shares = state.shares.table, state.shares.ahead_from
     space = np.empty((ROWS, 1)), np.empty(UNCACHED + 1), np.empty(1), np.empty(len(slots))
-    learned = (
-        terms.transfer_s,
-        *latency.curves,
-        latency.evidence.limits(terms.now_s),
-        latency.evidence.freshness.weight,
-    )
+    learned = transfer_s, *latency.curves, latency.evidence.limits(now_s), weight
     for kind in {int(kind) for kind in table[FleetRow.KIND].take(slots).tolist()}:
         if kind >= 0:
             figures = (tuple(terms), *latency.engines[kind], learned)
@@ -114,6 +126,14 @@ def places(state: RoutingState, role: Role) -> float:
     if role is Role.DECODE:
         return most * (1.0 + latency.prompt_s / latency.stay_s)
     return inf if role is Role.PREFILL else most
+
+
+def reserve(state: RoutingState, now_s: float, role: Role) -> float:
+    """The sequences that are to find room beside one that is not critical; prefill replicas have no batch."""
+    replicas = len(state.fleet.ready(role))
+    if role is Role.PREFILL or not replicas:
+        return 0.0
+    return state.latency.critical.room(now_s, state.latency.stay_s, replicas)
 
 
 @compiled_in_place
@@ -181,10 +201,10 @@ def wait_s(  # noqa: PLR0917 - plain figures, compiled
 def soonest_s(table: FloatArray, slot: int, figures: tuple[Any, ...]) -> float:
     """No head that is to keep its SLO has its first token there before; told in nanoseconds, for all of them.
 
-    −inf where an idle replica has rules of its own, or TTFT does not count.
+    −inf at an idle replica, which has rules of its own.
     """
     terms, limits = HeldTerms(*figures[0]), figures[4][3]
-    if is_idle(table, slot) or terms.ttft_weight < LEAST_WEIGHT:
+    if is_idle(table, slot):
         return -inf
     before_s = terms.transfer_s
     before_s += wait_s(table, slot, terms.role_code, terms.now_s, terms.stay_s, figures[3][0])
@@ -312,12 +332,10 @@ def _asks(heads: FloatArray, head: int, figures: tuple[Any, ...], in_turn: bool)
         1.0 if by_s < inf else inf,
         by_s - terms.now_s,
         tpot_s,
-        terms.ttft_weight,
         figures[3][1],
-        figures[3][0],
+        terms.places,
         1.0,
         terms.caution,
-        False,
         False,
         terms.now_s,
         0.0 if in_turn or heads[HeadRow.CLASS, head] == CRITICAL else terms.reserve,

@@ -29,11 +29,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.config.routing import RoutingSettings
 from headway.extensions import ExtensionPoint
-from headway.routing.decide.context import Refusal, RoutingState, SchedulingContext
-from headway.routing.fleet.table import FloatArray, SlotArray
-from headway.routing.queue.heads import Marks
+from headway.routing.decide.context import Refusal, SchedulingContext
+from headway.routing.fleet.table import FloatArray
 from headway.routing.types import PluginFault, RouteRequest
 
 PLUGINS = ExtensionPoint(
@@ -72,27 +70,6 @@ class Filter(Protocol):
 
 
 @runtime_checkable
-class JudgesHeld(Protocol):
-    """A filter that judges many held requests at a few replicas in one go."""
-
-    def fitting(  # noqa: PLR0917 - plain figures
-        self,
-        state: RoutingState,
-        now_s: float,
-        heads: FloatArray,
-        role: int,
-        slots: SlotArray,
-        open_lines: Marks,
-    ) -> FloatArray:
-        """How much later than the head one of an open line has to be due so that `keep` would keep one of
-        `slots`, seconds, f8[lines]: 0 for the head, infinite where it is none of the line, or one that waits
-        for another role than the one in this place. Those after the first that is finite need no answer.
-
-        `heads` is the table of held requests (`heads.HeadRow`). One that is finite in vain costs a decision.
-        """
-
-
-@runtime_checkable
 class Scorer(Protocol):
     """Prefers candidates."""
 
@@ -126,14 +103,6 @@ class ProfileHandler(Protocol):
 
     def profile(self, request: RouteRequest, default: str) -> str:
         """The name of the request's profile; `default` is `routing.profile`."""
-
-
-@runtime_checkable
-class TakesSettings(Protocol):
-    """Takes parameters that are not given from other settings of routing."""
-
-    def with_settings(self, routing: RoutingSettings) -> object:
-        """The plugin to use instead."""
 
 
 TRAITS = ("uses_predictions", "records_outcomes")

@@ -298,7 +298,7 @@ class Dispatcher:
 
     def _is_shed(self, now_s: float, record: Record, refusal: Refusal) -> bool:
         """True if a refused request is shed at once, for which this does it."""
-        if not sheds(now_s, record, refusal, hold=self._settings.slo.hold):
+        if not sheds(now_s, record, refusal):
             return False
         self._queue.remove(record.request.request_id)
         self._shed(record, refusal.reason, refusal.explain(), refusal.retry_after_s)
