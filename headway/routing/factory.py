@@ -19,8 +19,9 @@ from headway.extensions import ExtensionError, ExtensionPoint
 from headway.routing.decide.candidates import SaturationFilter
 from headway.routing.decide.context import RoutingState
 from headway.routing.decide.offload import Offloading
-from headway.routing.decide.plugins import PLUGINS, Picker, ProfileHandler, checked, said
+from headway.routing.decide.plugins import PLUGINS, Picker, checked, said
 from headway.routing.decide.scheduler import Pipeline, Scheduler, make_pipeline
+from headway.routing.decide.slo_scorer import SloAwareProfileHandler
 from headway.routing.fleet.adapters import AdapterIndex
 from headway.routing.fleet.affinity import PrefixIndex, Sessions
 from headway.routing.fleet.fleet import RoutedFleet
@@ -89,9 +90,9 @@ def make_router(
     """
     settings = config.routing
     pipelines = make_pipelines(settings)
-    handler = make_handler(settings, pipelines)
     state = make_state(config, profiles, rules, generator)
-    return Router(settings, pipelines, handler, state, make_scheduler(config, state, pipelines, live=live))
+    scheduler = make_scheduler(config, state, pipelines, live=live)
+    return Router(settings, pipelines, prediction_profile(settings, pipelines), state, scheduler)
 
 
 def make_state(
@@ -164,17 +165,17 @@ def make_pipelines(settings: RoutingSettings) -> Mapping[str, Pipeline]:
     return pipelines
 
 
-def make_handler(settings: RoutingSettings, profiles: Collection[str]) -> ProfileHandler:
-    """The profile handler of the settings, or the built-in one. Raises RoutingError."""
+def prediction_profile(settings: RoutingSettings, profiles: Collection[str]) -> str:
+    """The profile of requests that ask for prediction-based scheduling. Raises RoutingError."""
     named = _PluginSet(settings.plugins)
     plugins = [(f"routing.plugins.{n}", named.find(it.reference)) for n, it in enumerate(settings.plugins)]
-    given = [(where, plugin) for where, plugin in plugins if isinstance(plugin, ProfileHandler)]
+    given = [(where, plugin) for where, plugin in plugins if isinstance(plugin, SloAwareProfileHandler)]
     if len(given) > 1:
         raise RoutingError(f"{given[1][0]}: a second slo-aware-profile-handler; {given[0][0]} is one")
-    where, handler = given[0] if given else ("built-in", PLUGINS.load("slo-aware-profile-handler")())
+    where, handler = given[0] if given else ("built-in", SloAwareProfileHandler())
     place = f"{where}.parameters.prediction"
     _known(place, "profile", handler.prediction, {*profiles, *PROFILES.names()}, profiles)
-    return handler
+    return handler.prediction
 
 
 class _PluginSet:

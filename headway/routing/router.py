@@ -24,7 +24,6 @@ from headway.config import Role
 from headway.config.routing import RoutingSettings
 from headway.routing.decide.context import RoutingState
 from headway.routing.decide.offload import Traces, restored
-from headway.routing.decide.plugins import ProfileHandler
 from headway.routing.decide.scheduler import Pipeline, Scheduler
 from headway.routing.dispatch.claims import guard_kept
 from headway.routing.dispatch.dispatch import Dispatcher
@@ -49,17 +48,20 @@ from predictors.latency import LatencyModel
 
 
 class Router:
-    """Routes the requests of one deployment. Made by `make_router`. `traces` are those of offload."""
+    """Routes the requests of one deployment. Made by `make_router`. `traces` are those of offload.
+
+    Requests that ask for prediction-based scheduling go by `prediction_profile`, others by `routing.profile`.
+    """
 
     def __init__(
         self,
         settings: RoutingSettings,
         pipelines: Mapping[str, Pipeline],
-        handler: ProfileHandler,
+        prediction_profile: str,
         state: RoutingState,
         scheduler: Scheduler,
     ) -> None:
-        self._settings, self._pipelines, self._handler = settings, pipelines, handler
+        self._settings, self._pipelines, self._prediction_profile = settings, pipelines, prediction_profile
         self._state, self._scheduler = state, scheduler
         self._fleet, self._counters = state.fleet, Counters()
         self._learning = Learning(state.latency, state.fleet)
@@ -327,7 +329,8 @@ class Router:
         if request.input_tokens < 1:
             # Engines refuse an empty prompt. Until then it counts as a token, by which shares divide.
             request = replace(request, input_tokens=1)
-        pipeline = self._pipelines[self._handler.profile(request, self._settings.live_profile)]
+        default, asked = self._settings.live_profile, self._prediction_profile
+        pipeline = self._pipelines[asked if request.prediction_based else default]
         judged = pipeline.uses_predictions
         record = Record(
             request=request,

@@ -30,7 +30,7 @@ from headway.routing.decide.scorers import (
     SessionAffinityScorer,
     WeightedRandomPicker,
 )
-from headway.routing.factory import BUILT_IN, make_handler, make_pipelines
+from headway.routing.factory import BUILT_IN, make_pipelines, prediction_profile
 from headway.routing.fleet.table import FleetRow
 from headway.routing.predict.forecast import ForecastRow
 from tests.routing.routers import SPLIT, placed, question, request, router
@@ -343,15 +343,15 @@ class TestProfiles:
     def test_what_is_unknown_is_named_with_what_is_known(self, routing, where, known) -> None:
         config = HeadwayConfig.model_validate({"routing": routing})
         with pytest.raises(RoutingError) as raised:
-            make_handler(config.routing, make_pipelines(config.routing))
+            prediction_profile(config.routing, make_pipelines(config.routing))
         assert where in str(raised.value)
         assert known in str(raised.value)
         assert "\n" not in str(raised.value)
 
     def test_the_settings_handler_replaces_the_built_in_one_whatever_its_name(self) -> None:
         given = RoutingSettings.model_validate({"plugins": [handler("prefix", "mine")]})
-        assert make_handler(given, make_pipelines(given)).prediction == "prefix"
-        assert make_handler(RoutingSettings(), make_pipelines(RoutingSettings())).prediction == "slo"
+        assert prediction_profile(given, make_pipelines(given)) == "prefix"
+        assert prediction_profile(RoutingSettings(), make_pipelines(RoutingSettings())) == "slo"
 
     def test_named_plugins_have_their_own_parameters(self) -> None:
         routing = {

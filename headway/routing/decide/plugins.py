@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from headway.extensions import ExtensionPoint
 from headway.routing.decide.context import Refusal, SchedulingContext
 from headway.routing.fleet.table import FloatArray
-from headway.routing.types import PluginFault, RouteRequest
+from headway.routing.types import PluginFault
 
 PLUGINS = ExtensionPoint(
     "headway.routing_plugins",
@@ -93,18 +93,6 @@ class Picker(Protocol):
         """The position of the chosen one."""
 
 
-@runtime_checkable
-class ProfileHandler(Protocol):
-    """Says which profile a request is scheduled by. It stands in no profile."""
-
-    @property
-    def prediction(self) -> str:
-        """The profile of requests that ask for prediction-based scheduling."""
-
-    def profile(self, request: RouteRequest, default: str) -> str:
-        """The name of the request's profile; `default` is `routing.profile`."""
-
-
 TRAITS = ("uses_predictions", "records_outcomes")
 
 
@@ -154,18 +142,11 @@ def _position(answer: Any, context: SchedulingContext, *_: object) -> int:  # no
     return position
 
 
-def _profile(answer: object, *_: object) -> str:
-    if not isinstance(answer, str):
-        raise ValueError(f"profile returned {_kind(answer)}, not the name of a profile")
-    return answer
-
-
 STEPS: Mapping[type, Mapping[str, Callable[..., object]]] = {
     Filter: {"keep": _marks, "refusal": _refusal},
     Scorer: {"score": _scores},
     Packer: {"loads": _loads},
     Picker: {"pick": _position},
-    ProfileHandler: {"profile": _profile},
 }
 """The steps of each protocol, each with what turns an answer into the right type, or says what is wrong."""
 
@@ -185,10 +166,9 @@ def checked(name: str, plugin: object) -> object:
         raise PluginFault(name, "keep without refusal: a filter has both")
     traits = {trait: getattr(plugin, trait, False) for trait in TRAITS}
     if not steps and not any(traits.values()):
-        raise PluginFault(name, "has none of keep, score, pick and profile, so it does nothing")
+        raise PluginFault(name, "has none of keep, score and pick, so it does nothing")
     # A profile asks a plugin for its steps by the methods it has: the wrapper has those and no others.
-    handler = {"prediction": plugin.prediction} if isinstance(plugin, ProfileHandler) else {}
-    return SimpleNamespace(**steps, **traits, **handler)
+    return SimpleNamespace(**steps, **traits)
 
 
 def _checked(

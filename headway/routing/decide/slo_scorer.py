@@ -34,7 +34,7 @@ from headway.routing.fleet.table import FleetRow, FloatArray
 from headway.routing.predict.corrections import FIRST_SAFETY
 from headway.routing.predict.forecast import ForecastRow
 from headway.routing.queue.heads import RequestClass
-from headway.routing.types import RouteRequest, ShedReason
+from headway.routing.types import ShedReason
 
 NOTE = "slo-scorer"
 
@@ -181,7 +181,3 @@ class SloAwareProfileHandler:
     """
 
     prediction: str = "slo"
-
-    def profile(self, request: RouteRequest, default: str) -> str:
-        """The name of the request's profile."""
-        return self.prediction if request.prediction_based else default
