@@ -8,6 +8,7 @@ say. Whatever is unknown is a RoutingError that names the place and what there i
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from math import inf
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -103,7 +104,7 @@ def make_state(
 ) -> RoutingState:
     """What a router goes by, before it has heard of any replica. The arguments are those of `make_router`."""
     drop_stale_cache(*COMPILED)
-    settings, fleet = config.routing, RoutedFleet()
+    settings, fleet = config.routing, RoutedFleet(config.engine.adapters_at_once or inf)
     level = LEVEL if config.spillover is None else min(max(LEVEL, config.slo.attainment), MOST_LEVEL)
     latency = LatencyForecaster(surfaces_in(profiles), rules, level)
     return RoutingState(
@@ -113,7 +114,7 @@ def make_state(
         rules=rules,
         prefixes=PrefixIndex(rules.prefix_cache_tokens // rules.block_tokens, rules.block_tokens),
         sessions=Sessions(),
-        adapters=AdapterIndex(config.engine.adapters_at_once),
+        adapters=AdapterIndex(fleet),
         latency=latency,
         handovers=Handovers(fleet, rules, latency.joining_s),
         profiles=profiles,

@@ -277,10 +277,10 @@ class Router:
         if update.state is ReplicaState.GONE:
             if replica is None:
                 return self._unknown("replica_changed")
-            self._fleet.remove(replica)
+            self._state.adapters.forget(replica.slot)
             self._state.prefixes.forget(replica.slot)
             self._state.reports.forget(replica)
-            self._state.adapters.forget(replica.slot)
+            self._fleet.remove(replica)
             return NOTHING
         if replica is None:
             cells = self._state.latency.cells(update.gpu_type)

@@ -34,10 +34,11 @@ class ComputeTime:
 
 
 class RoutedFleet:
-    """All replicas that are known."""
+    """All replicas that are known. A batch uses `adapter_room` adapters until an engine says otherwise."""
 
-    def __init__(self) -> None:
-        self._columns = Columns(np.array([EMPTY.get(row, 0.0) for row in FleetRow]))
+    def __init__(self, adapter_room: float = inf) -> None:
+        empty = {**EMPTY, FleetRow.ADAPTER_ROOM: adapter_room}
+        self._columns = Columns(np.array([empty.get(row, 0.0) for row in FleetRow]))
         self.table = self._columns.values
         self._names: dict[ReplicaId, Replica] = {}
         self._at: dict[int, Replica] = {}
