@@ -103,7 +103,7 @@ class Router:
             "running": {(): float(self.running)},
             "prediction": self._learning.figures(),
             "transfer": self._state.handovers.figures(),
-            "busy": self._fleet.busy(),
+            "busy_s": self._fleet.busy_s(),
             **self._state.adapters.figures(),
         }
 
@@ -300,9 +300,8 @@ class Router:
         return self._dispatch.drain(now_s)
 
     def expire(self, now_s: float) -> RoutingOutcome:
-        """Do what is due: requests that waited as long as they may, late offloaded prompts, samples of
-        use, and prefixes that engines should have confirmed."""
-        self._fleet.sample(now_s)
+        """Do what is due: requests that waited as long as they may, late offloaded prompts, and prefixes that
+        engines should have confirmed."""
         self._state.reports.fade(now_s)
         self._state.prefixes.settle(now_s)
         return self._dispatch.expire(now_s)
