@@ -33,6 +33,7 @@ OWN_ROWS = [
     if row not in {FleetRow.TPOT_SLO_S, FleetRow.BUSY_UNTIL_S, FleetRow.PROMPT_AT_S}
     and row not in {FleetRow.DUTY, FleetRow.DUTY_AT_S, FleetRow.CAPACITY_TOKENS, FleetRow.KIND}
     and row not in {FleetRow.TTFT_CAUTION, FleetRow.TPOT_CAUTION}
+    and row not in {FleetRow.ADAPTERS, FleetRow.ADAPTER_ROOM, FleetRow.ADAPTER_WORK}
 ]
 """Rows that are 0 when nobody is there."""
 
