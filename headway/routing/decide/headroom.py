@@ -18,9 +18,6 @@ from interp.jit import compiled, compiled_in_place
 TTFT, TPOT, OTHERS = int(ForecastRow.TTFT_S), int(ForecastRow.TPOT_S), int(ForecastRow.OTHERS_TPOT_S)
 WORK, GROWTH = int(ForecastRow.WORK_S), int(ForecastRow.GROWTH)
 
-WORK_WEIGHT = 2.0
-"""A second of work beside a second of waiting: what a cached prompt saves, those who come later have, too."""
-
 HARMLESS_SHARE = 1e-9
 """What others may lose of their SLOs where nothing is lost: rounding."""
 
@@ -92,7 +89,6 @@ class JudgedReplica(NamedTuple):
     tpot_s: float
     others_s: float
     alone_s: float
-    rank_s: float
     tightest_s: float
     there: float
     room: bool
@@ -135,7 +131,6 @@ def candidate_at(
         rows[TPOT, place],
         rows[OTHERS, place],
         rows[OTHERS, place] * (1.0 - rows[GROWTH, place]),
-        rows[TTFT, place] * ttft_safety + WORK_WEIGHT * rows[WORK, place],
         table[FleetRow.TPOT_SLO_S, slot],
         there_at(table, slot) + table[FleetRow.WAITING, slot],
         begins_soon(table, slot, terms.chunk_tokens, terms.max_batch),
@@ -253,13 +248,13 @@ def _sooner(candidate: JudgedReplica, seconds: float) -> JudgedReplica:
 class BestHeadroom(NamedTuple):
     """The best among the valid, and the ranges that differences are measured by, seconds.
 
-    `rank_s` is the least of TTFT and weighed work, `tpot_s` the most headroom.
+    `ttft_s` is the least TTFT, with safety, and `tpot_s` the most headroom.
 
     `soonest_s` is the least TTFT where there is room; infinite where there is none.
     """
 
-    rank_s: float
-    rank_range_s: float
+    ttft_s: float
+    ttft_range_s: float
     tpot_s: float
     tpot_range_s: float
     soonest_s: float
@@ -281,8 +276,8 @@ def best_headroom(
             continue
         if candidate.room:
             soonest_s = min(soonest_s, candidate.ttft_s)
-        rank_s, tpot_s = candidate.rank_s, tpot_headroom_s(candidate, terms)
-        worst_s, best_s = max(worst_s, rank_s), min(best_s, rank_s)
+        ttft_s, tpot_s = candidate.ttft_s * candidate.ttft_safety, tpot_headroom_s(candidate, terms)
+        worst_s, best_s = max(worst_s, ttft_s), min(best_s, ttft_s)
         most_tpot_s, least_tpot_s = max(most_tpot_s, tpot_s), min(least_tpot_s, tpot_s)
     return BestHeadroom(best_s, worst_s - best_s, most_tpot_s, most_tpot_s - least_tpot_s, soonest_s)
 
@@ -301,8 +296,8 @@ def score_of(candidate: JudgedReplica, terms: SloTerms, best: BestHeadroom) -> f
         ttft_weight = 1.0
     share = 1.0
     if ttft_weight > 0.0:
-        gap_s = candidate.rank_s - best.rank_s
-        share -= ttft_weight * gap_s / max(best.rank_range_s, RESOLUTION * terms.ttft_s)
+        gap_s = candidate.ttft_s * candidate.ttft_safety - best.ttft_s
+        share -= ttft_weight * gap_s / max(best.ttft_range_s, RESOLUTION * terms.ttft_s)
     if ttft_weight < 1.0 and limit_s < inf:
         gap_s = best.tpot_s - tpot_headroom_s(candidate, terms)
         if best.tpot_range_s < inf:
