@@ -58,14 +58,13 @@ POOLS: Mapping[str, Mapping[str, Mapping[str, int]]] = {
     "disaggregated": {"prefill": {}, "decode": {}},
 }
 PREDICTING = ("slo", "default")
-BATCH_SIZE = {"mixed": 8, "disaggregated": 10}
 WAITING = {"mixed": 0.2, "disaggregated": 0.1}
-"""The share that waits for its prompt where requests are to be held: with ten at each replica both roles are
-full then. Those that are coming to a decode replica count there, too."""
+"""The share that waits for its prompt where requests are to be held: both roles are full then."""
 YOUNG = 0.02
 """The share that waits for its prompt in a fleet that has room."""
 REPLICAS, MANY = 1000, 4000
 EACH, HELD = 10, 5000
+"""Requests at each replica, which are a whole batch where others are held."""
 ENDED = 2
 """Requests at each replica that have ended before: in its first minute a router learns more of each."""
 STEPS, REPEATS, TAUGHT = 150, 3, 1500
@@ -187,7 +186,7 @@ class Traffic:
         settings = {
             "engine": {
                 "prefix_cache_tokens": 400_000,
-                **({"max_batch_size": BATCH_SIZE[case.pools]} if case.held else {}),
+                **({"max_batch_size": EACH} if case.held else {}),
             },
             "pools": POOLS[case.pools],
             "routing": {"profile": case.profile, "saturation": {"max_waiting": 2 if case.held else None}},
@@ -200,7 +199,7 @@ class Traffic:
         self.router = make_router(config, {"": default, **profiles}, rules, np.random.default_rng(0))
         self._case, self._running = case, EACH * case.replicas
         self.requests, self._draw = Requests(), np.random.default_rng(1)
-        self.now_s = 0.0
+        self.now_s = 10.0
         self.running: list[tuple[str, Placement]] = []
         self.young: deque[Placement] = deque()
         self._there: dict[str, int] = defaultdict(int)
@@ -214,8 +213,7 @@ class Traffic:
                 )
                 self.router.replica_changed(0.0, update)
         ended = ENDED * case.replicas
-        self.router.restore(0.0, [self._placed(number) for number in range(-ended, self._running)])
-        self.now_s = 10.0
+        self.router.restore(self.now_s, [self._placed(number) for number in range(-ended, self._running)])
         for name, at in self.running[:ended]:
             self.router.complete(self.now_s, name, self._output())
             self._there[at.decode_replica] -= 1

@@ -114,8 +114,7 @@ REMOVED: Mapping[str, str] = {
     "routing.prediction.quantile": "0.9",
     "routing.prediction.use": "mean",
     "routing.queue.order": "slo",
-    "routing.slo.strategy": "highest",
-    "routing.slo.exploration": "0",
+    "routing.slo": "hold: true, ttft_weight: 0.8",
     "planner.headway.role_change_s": "off",
 }
 """Keys that were settings once, and what holds in their place."""

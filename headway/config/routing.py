@@ -83,15 +83,6 @@ class SaturationSettings(Settings):
     """Seconds for which it is saturated after its engine threw a request out of the batch."""
 
 
-class SloRoutingSettings(Settings):
-    """SLO-aware scoring, after the Gateway API's SLO-aware routing."""
-
-    hold: bool = True
-    """Without headroom, a request waits as long as its SLO can still be kept; else it is shed at once."""
-    ttft_weight: NonNegativeFloat = 0.8
-    """Weight of TTFT headroom in the score; TPOT headroom has the rest of 1."""
-
-
 class OffloadSettings(Settings):
     """Elastic prefill offload between mixed replicas, after agentic-kvc's offload design."""
 
@@ -177,7 +168,6 @@ class RoutingSettings(Settings):
     """Profiles of your own; also spelled `schedulingProfiles`."""
     queue: QueueSettings = QueueSettings()
     saturation: SaturationSettings = SaturationSettings()
-    slo: SloRoutingSettings = SloRoutingSettings()
     offload: OffloadSettings = OffloadSettings()
     prediction: PredictionSettings = PredictionSettings()
     gpu_profiles: Mapping[str, str] = {}

@@ -8,6 +8,7 @@ say. Whatever is unknown is a RoutingError that names the place and what there i
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from math import inf
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -19,8 +20,9 @@ from headway.extensions import ExtensionError, ExtensionPoint
 from headway.routing.decide.candidates import SaturationFilter
 from headway.routing.decide.context import RoutingState
 from headway.routing.decide.offload import Offloading
-from headway.routing.decide.plugins import PLUGINS, Picker, ProfileHandler, TakesSettings, checked, said
+from headway.routing.decide.plugins import PLUGINS, Picker, checked, said
 from headway.routing.decide.scheduler import Pipeline, Scheduler, make_pipeline
+from headway.routing.decide.slo_scorer import SloAwareProfileHandler
 from headway.routing.fleet.adapters import AdapterIndex
 from headway.routing.fleet.affinity import PrefixIndex, Sessions
 from headway.routing.fleet.fleet import RoutedFleet
@@ -89,9 +91,9 @@ def make_router(
     """
     settings = config.routing
     pipelines = make_pipelines(settings)
-    handler = make_handler(settings, pipelines)
     state = make_state(config, profiles, rules, generator)
-    return Router(settings, pipelines, handler, state, make_scheduler(config, state, pipelines, live=live))
+    scheduler = make_scheduler(config, state, pipelines, live=live)
+    return Router(settings, pipelines, prediction_profile(settings, pipelines), state, scheduler)
 
 
 def make_state(
@@ -102,7 +104,7 @@ def make_state(
 ) -> RoutingState:
     """What a router goes by, before it has heard of any replica. The arguments are those of `make_router`."""
     drop_stale_cache(*COMPILED)
-    settings, fleet = config.routing, RoutedFleet()
+    settings, fleet = config.routing, RoutedFleet(config.engine.adapters_at_once or inf)
     level = LEVEL if config.spillover is None else min(max(LEVEL, config.slo.attainment), MOST_LEVEL)
     latency = LatencyForecaster(surfaces_in(profiles), rules, level)
     return RoutingState(
@@ -112,7 +114,7 @@ def make_state(
         rules=rules,
         prefixes=PrefixIndex(rules.prefix_cache_tokens // rules.block_tokens, rules.block_tokens),
         sessions=Sessions(),
-        adapters=AdapterIndex(config.engine.adapters_at_once),
+        adapters=AdapterIndex(fleet),
         latency=latency,
         handovers=Handovers(fleet, rules, latency.joining_s),
         profiles=profiles,
@@ -129,7 +131,7 @@ def make_scheduler(
     settings = config.routing
     saturation = SaturationFilter(SaturationRule.of(config, state.rules.max_batch_size).limits)
     least_load = BUILT_IN["least_load"].items()
-    rescue = _PluginSet(settings, ()).pipeline("least_load", least_load) if live else None
+    rescue = _PluginSet(()).pipeline("least_load", least_load) if live else None
     offloading = Offloading(state, settings.offload)
     return Scheduler(state, pipelines, settings.fallback, offloading, saturation=saturation, rescue=rescue)
 
@@ -139,7 +141,7 @@ def make_pipelines(settings: RoutingSettings) -> Mapping[str, Pipeline]:
 
     Raises RoutingError.
     """
-    given, defaults = _PluginSet(settings, settings.plugins), _PluginSet(settings, ())
+    given, defaults = _PluginSet(settings.plugins), _PluginSet(())
     pipelines = {name: defaults.pipeline(name, weights.items()) for name, weights in BUILT_IN.items()}
     # Those of other packages only where they are named: loading one imports its package.
     named = {settings.live_profile, settings.fallback}
@@ -164,37 +166,36 @@ def make_pipelines(settings: RoutingSettings) -> Mapping[str, Pipeline]:
     return pipelines
 
 
-def make_handler(settings: RoutingSettings, profiles: Collection[str]) -> ProfileHandler:
-    """The profile handler of the settings, or the built-in one. Raises RoutingError."""
-    named = _PluginSet(settings, settings.plugins)
+def prediction_profile(settings: RoutingSettings, profiles: Collection[str]) -> str:
+    """The profile of requests that ask for prediction-based scheduling. Raises RoutingError."""
+    named = _PluginSet(settings.plugins)
     plugins = [(f"routing.plugins.{n}", named.find(it.reference)) for n, it in enumerate(settings.plugins)]
-    given = [(where, plugin) for where, plugin in plugins if isinstance(plugin, ProfileHandler)]
+    given = [(where, plugin) for where, plugin in plugins if isinstance(plugin, SloAwareProfileHandler)]
     if len(given) > 1:
         raise RoutingError(f"{given[1][0]}: a second slo-aware-profile-handler; {given[0][0]} is one")
-    where, handler = given[0] if given else ("built-in", PLUGINS.load("slo-aware-profile-handler")())
+    where, handler = given[0] if given else ("built-in", SloAwareProfileHandler())
     place = f"{where}.parameters.prediction"
     _known(place, "profile", handler.prediction, {*profiles, *PROFILES.names()}, profiles)
-    return handler
+    return handler.prediction
 
 
 class _PluginSet:
     """Plugins by the names that profiles use: those of the settings, and every type with its defaults."""
 
-    def __init__(self, settings: RoutingSettings, given: Sequence[PluginSettings]) -> None:
-        self._settings = settings
+    def __init__(self, given: Sequence[PluginSettings]) -> None:
         self._made: dict[str, object] = {}
         for place, each in enumerate(given):
             where = f"routing.plugins.{place}"
             if each.reference in self._made:
                 raise RoutingError(f"{where}: a second plugin named {each.reference!r}")
             _known(f"{where}.type", "plugin", each.type, PLUGINS.names())
-            self._made[each.reference] = _plugin(each, where, settings)
+            self._made[each.reference] = _plugin(each, where)
 
     def find(self, reference: str, where: str = "built-in") -> object:
         """The plugin of that name; RoutingError if there is none."""
         if reference not in self._made:
             _known(where, "plugin", reference, {*PLUGINS.names(), *self._made})
-            self._made[reference] = _plugin(PluginSettings(type=reference), where, self._settings)
+            self._made[reference] = _plugin(PluginSettings(type=reference), where)
         return self._made[reference]
 
     def pipeline(
@@ -211,11 +212,8 @@ class _PluginSet:
         return make_pipeline(name, [(plugin, weight) for _, plugin, weight in chosen], default)
 
 
-def _plugin(given: PluginSettings, where: str, settings: RoutingSettings) -> object:
-    """The plugin given in the settings, complete with what it takes from elsewhere in them.
-
-    One that is not built in is checked, now and whenever it is used.
-    """
+def _plugin(given: PluginSettings, where: str) -> object:
+    """The plugin given in the settings. One that is not built in is checked, now and whenever it is used."""
     kind = given.type
     try:
         made = PLUGINS.load(kind)
@@ -233,16 +231,16 @@ def _plugin(given: PluginSettings, where: str, settings: RoutingSettings) -> obj
             known_words = _listed(known) or "none"
             raise RoutingError(f"{where}.parameters: {kind} has no {name!r}; known: {known_words}")
     if kind in PLUGINS.builtin:
-        return _made_of(made, given, where, settings)
+        return _made_of(made, given, where)
     try:
-        return checked(given.reference, _made_of(made, given, where, settings))
+        return checked(given.reference, _made_of(made, given, where))
     except RoutingError:
         raise
     except Exception as error:
         raise PluginFault(given.reference, f"cannot be made: {said(error)}") from error
 
 
-def _made_of(made: type, given: PluginSettings, where: str, settings: RoutingSettings) -> object:
+def _made_of(made: type, given: PluginSettings, where: str) -> object:
     try:
         plugin: object = TypeAdapter(made).validate_python(dict(given.parameters))
     except ValidationError as error:
@@ -250,7 +248,7 @@ def _made_of(made: type, given: PluginSettings, where: str, settings: RoutingSet
         # A fault that the class itself finds, such as in __post_init__, has no place.
         place = ".".join(("parameters", *map(str, first["loc"])))
         raise RoutingError(f"{where}.{place}: {first['msg'].removeprefix('Value error, ')}") from error
-    return plugin.with_settings(settings) if isinstance(plugin, TakesSettings) else plugin
+    return plugin
 
 
 def _known(

@@ -7,10 +7,10 @@ compute the prompt. Seconds and tokens.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from math import isfinite, nan
+from math import nan
 from typing import NamedTuple
 
-from headway.routing.types import RouteClass, RoutingError
+from headway.routing.types import RouteClass
 
 
 class OffloadReason(StrEnum):
@@ -64,14 +64,6 @@ class Site:
     reuse: float = 0.0
     outstanding_tokens: float = 0.0
     decode_tokens: float = 0.0
-
-    def __post_init__(self) -> None:
-        rates = (self.queue_s, self.iteration_s, self.arrival_rps, self.reuse, self.remaining_tokens)
-        counts = (self.uncached_tokens, self.running, self.waiting, self.outstanding_tokens)
-        if not all(isfinite(value) and value >= 0 for value in (*rates, *counts, self.decode_tokens)):
-            raise RoutingError(f"offload: times and counts must be finite and not negative: {self}")
-        if self.prefill_s < 0:
-            raise RoutingError(f"offload: prefill_s must not be negative, is {self.prefill_s}")
 
     @property
     def idle(self) -> bool:

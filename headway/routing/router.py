@@ -24,7 +24,6 @@ from headway.config import Role
 from headway.config.routing import RoutingSettings
 from headway.routing.decide.context import RoutingState
 from headway.routing.decide.offload import Traces, restored
-from headway.routing.decide.plugins import ProfileHandler
 from headway.routing.decide.scheduler import Pipeline, Scheduler
 from headway.routing.dispatch.claims import guard_kept
 from headway.routing.dispatch.dispatch import Dispatcher
@@ -49,17 +48,20 @@ from predictors.latency import LatencyModel
 
 
 class Router:
-    """Routes the requests of one deployment. Made by `make_router`. `traces` are those of offload."""
+    """Routes the requests of one deployment. Made by `make_router`. `traces` are those of offload.
+
+    Requests that ask for prediction-based scheduling go by `prediction_profile`, others by `routing.profile`.
+    """
 
     def __init__(
         self,
         settings: RoutingSettings,
         pipelines: Mapping[str, Pipeline],
-        handler: ProfileHandler,
+        prediction_profile: str,
         state: RoutingState,
         scheduler: Scheduler,
     ) -> None:
-        self._settings, self._pipelines, self._handler = settings, pipelines, handler
+        self._settings, self._pipelines, self._prediction_profile = settings, pipelines, prediction_profile
         self._state, self._scheduler = state, scheduler
         self._fleet, self._counters = state.fleet, Counters()
         self._learning = Learning(state.latency, state.fleet)
@@ -101,7 +103,7 @@ class Router:
             "running": {(): float(self.running)},
             "prediction": self._learning.figures(),
             "transfer": self._state.handovers.figures(),
-            "busy": self._fleet.busy(),
+            "busy_s": self._fleet.busy_s(),
             **self._state.adapters.figures(),
         }
 
@@ -199,6 +201,7 @@ class Router:
         if record is None or record.phase is not RequestPhase.PREFILL:
             return self._unknown("prefilled")
         record.prefilled_s = now_s
+        self._state.latency.prompted(now_s - record.placed_s)
         self._dispatch.freed.add(record.prefill)
         self._placing.prefilled(now_s, record)
         return self._dispatch.drain(now_s)
@@ -274,10 +277,10 @@ class Router:
         if update.state is ReplicaState.GONE:
             if replica is None:
                 return self._unknown("replica_changed")
-            self._fleet.remove(replica)
+            self._state.adapters.forget(replica.slot)
             self._state.prefixes.forget(replica.slot)
             self._state.reports.forget(replica)
-            self._state.adapters.forget(replica.slot)
+            self._fleet.remove(replica)
             return NOTHING
         if replica is None:
             cells = self._state.latency.cells(update.gpu_type)
@@ -297,9 +300,8 @@ class Router:
         return self._dispatch.drain(now_s)
 
     def expire(self, now_s: float) -> RoutingOutcome:
-        """Do what is due: requests that waited as long as they may, late offloaded prompts, samples of
-        use, and prefixes that engines should have confirmed."""
-        self._fleet.sample(now_s)
+        """Do what is due: requests that waited as long as they may, late offloaded prompts, and prefixes that
+        engines should have confirmed."""
         self._state.reports.fade(now_s)
         self._state.prefixes.settle(now_s)
         return self._dispatch.expire(now_s)
@@ -326,7 +328,8 @@ class Router:
         if request.input_tokens < 1:
             # Engines refuse an empty prompt. Until then it counts as a token, by which shares divide.
             request = replace(request, input_tokens=1)
-        pipeline = self._pipelines[self._handler.profile(request, self._settings.live_profile)]
+        default, asked = self._settings.live_profile, self._prediction_profile
+        pipeline = self._pipelines[asked if request.prediction_based else default]
         judged = pipeline.uses_predictions
         record = Record(
             request=request,

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headway.engine.kernel.layout import DRAINING, SERVING
-from headway.routing.fleet.fleet import SAMPLE_S
 from headway.simulation.fleet import ROLES, Fleet
 from headway.simulation.observing import observe
+
+SAMPLE_S = 5.0
+"""Seconds between two samples."""
 
 MOST_SAMPLES = 720
 """The latest samples that are kept of a replica: an hour's."""

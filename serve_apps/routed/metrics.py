@@ -99,6 +99,12 @@ COUNTERS = (
     ),
     Family("headway_router_sessions", "Times that the router was met anew", "sessions"),
     Family(
+        "headway_router_replica_busy_seconds",
+        "Seconds that the replica has computed since it began, as its engine last said",
+        "figures.busy_s",
+        ("role", "replica"),
+    ),
+    Family(
         "headway_router_event_errors",
         "Events that the router could not handle, of all gateways",
         "figures.event_errors",
@@ -125,12 +131,6 @@ GAUGES = (
         "headway_router_adapter_loads",
         "Requests placed where their LoRA adapter was not, since the router began",
         "figures.adapter_loads",
-    ),
-    Family(
-        "headway_router_replica_busy",
-        "Share of some 5 s in which the replica computed, as last sampled",
-        "figures.busy",
-        ("role", "replica"),
     ),
 )
 

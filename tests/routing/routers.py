@@ -18,7 +18,7 @@ from headway.routing import (
 )
 from headway.routing.decide.context import RoutingState, SchedulingContext
 from headway.routing.decide.scheduler import RouteChoice
-from headway.routing.factory import make_handler, make_pipelines, make_scheduler, make_state
+from headway.routing.factory import make_pipelines, make_scheduler, make_state, prediction_profile
 from headway.routing.fleet.records import Record
 from headway.routing.fleet.table import FleetRow
 from headway_aibrix.profiles import AibrixProfile, parse_aibrix_profile
@@ -33,6 +33,7 @@ OWN_ROWS = [
     if row not in {FleetRow.TPOT_SLO_S, FleetRow.BUSY_UNTIL_S, FleetRow.PROMPT_AT_S}
     and row not in {FleetRow.DUTY, FleetRow.DUTY_AT_S, FleetRow.CAPACITY_TOKENS, FleetRow.KIND}
     and row not in {FleetRow.TTFT_CAUTION, FleetRow.TPOT_CAUTION}
+    and row not in {FleetRow.ADAPTERS, FleetRow.ADAPTER_ROOM, FleetRow.ADAPTER_WORK}
 ]
 """Rows that are 0 when nobody is there."""
 
@@ -54,7 +55,7 @@ class SeenRouter(Router):
             return guard_s(now_s, record, choice)
 
         self.scheduler.guard_s = seen  # type: ignore[method-assign]
-        super().__init__(settings, pipelines, make_handler(settings, pipelines), state, self.scheduler)
+        super().__init__(settings, pipelines, prediction_profile(settings, pipelines), state, self.scheduler)
 
     def cell(self, row: FleetRow, name: str = "mixed-0") -> float:
         """What the books say of a replica."""

@@ -12,7 +12,9 @@ import pytest
 from headway.config import Role
 from headway.routing import ReplicaState, ReplicaUpdate, RouteRequest
 from headway.routing.decide.lora_affinity import LoraAffinityScorer
-from headway.routing.fleet.adapters import AdapterIndex, AdapterRow
+from headway.routing.fleet.adapters import AdapterIndex
+from headway.routing.fleet.fleet import RoutedFleet
+from headway.routing.fleet.table import FleetRow
 from headway.routing.types import ReplicaLoad
 from tests.routing.routers import MIXED, SPLIT, SeenRouter, gone, join, question, router
 
@@ -190,7 +192,7 @@ def test_a_replica_that_is_gone_is_no_home() -> None:
     made.failed(1.0, "r", retry=True)
     join(made, "mixed-9", now_s=2.0)
     made.complete(3.0, "r", 10)
-    assert not made.state.adapters.table[AdapterRow.IN_USE].any()
+    assert not made.state.fleet.table[FleetRow.ADAPTERS_IN_USE].any()
 
 
 def test_one_that_drains_is_no_home() -> None:
@@ -219,17 +221,20 @@ def test_what_is_put_on_a_replica_is_taken_off_again(end: str) -> None:
             made.complete(10.0, f"r{number}", 5)
         else:
             made.failed(10.0, f"r{number}", retry=False)
-    index = made.state.adapters
-    assert not index.table[AdapterRow.IN_USE].any()
-    assert index.table[AdapterRow.LOADED].max() <= 2.0
+    table = made.state.fleet.table
+    assert not table[FleetRow.ADAPTERS_IN_USE].any()
+    assert table[FleetRow.ADAPTERS].max() <= 2.0
 
 
 def test_work_is_forgotten_and_long_times_keep_it_finite() -> None:
-    index = AdapterIndex(room=8)
+    fleet = RoutedFleet(8.0)
+    index = AdapterIndex(fleet)
+    for name in "ab":
+        fleet.add(name, Role.MIXED, "", {})
     for _ in range(90):
         index.placed(0.0, "a", [0], 10.0)
     assert index.wanted("a", 8) == 8
     for number in range(100):
         index.placed(1e6 * number + 600.0, "b", [1], 10.0)
     assert index.wanted("a", 8) == 1
-    assert np.isfinite(index.table[AdapterRow.WORK]).all()
+    assert np.isfinite(fleet.table[FleetRow.ADAPTER_WORK]).all()

@@ -64,3 +64,23 @@ def test_a_critical_one_that_is_late_is_not_asked_by_every_event_of_decodes(
         now_s = 2.2 + 0.01 * number
         full.replica_changed(now_s, ReplicaUpdate(replica="decode-0", role=Role.DECODE))
     assert asked.count("critical") <= 2
+
+
+def test_no_prompt_is_looked_at_while_no_decode_replica_has_a_place(
+    full: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, choose = list[str](), Scheduler.choose
+
+    def counted(self, now_s, record, *others, **named):
+        asked.append(record.request.request_id)
+        return choose(self, now_s, record, *others, **named)
+
+    for number in range(2, 4):
+        full.submit(1.01, request(f"r{number}", arrival_s=1.01, slo=RequestSlo(ttft_s=60.0, tpot_s=1.0)))
+    monkeypatch.setattr(Scheduler, "choose", counted)
+    # Of the one behind it nobody knows yet for which role it waits.
+    full.failed(1.02, "r2", retry=False)
+    full.replica_changed(1.03, ReplicaUpdate(replica="prefill-0", role=Role.PREFILL))
+    assert asked == []
+    full.complete(1.1, "r0", 100)
+    assert asked == ["r3"]

@@ -169,7 +169,7 @@ def test_a_built_in_name_cannot_be_taken_over() -> None:
         ),
         (
             using("idle"),
-            "routing: plugin idle: has none of keep, score, pick and profile, so it does nothing",
+            "routing: plugin idle: has none of keep, score and pick, so it does nothing",
         ),
         (using("idle", idle={"level": -1}), "routing.plugins.0.parameters: level is below 0"),
         (using("idle", idle={"level": 0}), "routing: plugin idle: cannot be made: ZeroDivisionError: "),

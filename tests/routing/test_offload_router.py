@@ -198,29 +198,13 @@ class TestUtilisation:
         load = ReplicaLoad(running=1, waiting=0, kv_usage=0.25, busy_s=busy_s)
         one.replica_changed(at_s, ReplicaUpdate(replica=replica, role=Role.MIXED, load=load))
 
-    def test_the_busy_share_is_of_the_last_five_seconds(self) -> None:
-        one = made()
-        self.report(one, 100.0, 40.0)
-        one.expire(100.0)
-        assert one.metrics()["busy"] == {}
-        self.report(one, 104.8, 43.0)
-        one.expire(105.0)
-        assert one.metrics()["busy"] == {("mixed", "mixed-0"): pytest.approx(0.6)}
-
-    def test_a_replica_with_nothing_new_to_say_has_not_computed(self) -> None:
-        one = made()
-        self.report(one, 100.0, 40.0)
-        self.report(one, 104.0, 44.0)
-        one.expire(105.0)
-        one.expire(110.0)
-        assert one.metrics()["busy"] == {("mixed", "mixed-0"): 0.0}
-
-    def test_no_share_of_replicas_that_do_not_say_or_have_gone(self) -> None:
+    def test_it_is_what_engines_say_of_those_that_are_there(self) -> None:
         one = made()
         self.report(one, 100.0, None)
-        self.report(one, 100.0, 1.0, "mixed-1")
-        one.expire(106.0)
-        assert set(one.metrics()["busy"]) == {("mixed", "mixed-1")}
+        assert one.metrics()["busy_s"] == {}
+        self.report(one, 100.0, 40.0)
+        self.report(one, 104.0, None)
+        self.report(one, 104.0, 1.0, "mixed-1")
+        assert one.metrics()["busy_s"] == {("mixed", "mixed-0"): 40.0, ("mixed", "mixed-1"): 1.0}
         gone(one, "mixed-1")
-        one.expire(112.0)
-        assert one.metrics()["busy"] == {}
+        assert set(one.metrics()["busy_s"]) == {("mixed", "mixed-0")}

@@ -15,7 +15,6 @@ from headway.routing import (
     RequestSlo,
     RoutingError,
     ShedReason,
-    make_router,
 )
 from headway.routing.decide.headroom import LEAST, SloTerms, judge
 from headway.routing.decide.plugins import PLUGINS
@@ -31,10 +30,10 @@ from headway.routing.decide.scorers import (
     SessionAffinityScorer,
     WeightedRandomPicker,
 )
-from headway.routing.factory import BUILT_IN, make_handler, make_pipelines
+from headway.routing.factory import BUILT_IN, make_pipelines, prediction_profile
 from headway.routing.fleet.table import FleetRow
 from headway.routing.predict.forecast import ForecastRow
-from tests.routing.routers import SPLIT, join, placed, question, request, router, settings, surfaces
+from tests.routing.routers import SPLIT, placed, question, request, router
 
 DOCUMENT_002 = """
 plugins:
@@ -164,7 +163,6 @@ def terms(**changes):
         "ttft_s": inf,
         "left_s": inf,
         "tpot_s": 0.08,
-        "ttft_weight": 0.8,
         "chunk_tokens": 2048.0,
         "max_batch": inf,
     }
@@ -181,8 +179,8 @@ def fleet(*tightest):
 class TestHeadroom:
     def test_document_002s_example(self) -> None:
         """A newcomer with 80 ms beside one with 50 ms, predicted 60 ms: −10 ms of headroom, not 20."""
-        (verdict,) = judge(rows((0.1, 0.06)), fleet(0.05), np.arange(1), terms(ttft_weight=0.0))
-        assert verdict == pytest.approx(-0.010 / 0.050)
+        (verdict,) = judge(rows((0.1, 0.06)), fleet(0.05), np.arange(1), terms())
+        assert verdict == pytest.approx(-0.2 * 0.010 / 0.050)
         (alone,) = judge(rows((0.1, 0.06)), fleet(0.1), np.arange(1), terms())
         assert alone > 0.0
 
@@ -198,17 +196,17 @@ class TestHeadroom:
 
     def test_the_most_headroom_attracts(self) -> None:
         forecast, table = rows((0.1, 0.02), (0.1, 0.04), (0.1, 0.06)), fleet(0.1, 0.1, 0.1)
-        scores = judge(forecast, table, np.arange(3), terms(ttft_weight=0.0))
+        scores = judge(forecast, table, np.arange(3), terms())
         assert scores.argsort().tolist() == [2, 1, 0]
 
     def test_no_prediction_is_no_verdict(self) -> None:
         assert np.isnan(judge(rows((np.nan, np.nan)), fleet(0.1), np.arange(1), terms())).all()
 
-    def test_patient_requests_pass_by_queues_unless_they_are_quicker(self) -> None:
+    def test_requests_pass_by_queues_unless_they_are_quicker(self) -> None:
         table = fleet(0.1, 0.1)
         table[FleetRow.WAITING, 0], table[FleetRow.PREFILL_TOKENS, 0] = 5, 20_000
-        slow = judge(rows((0.5, 0.01), (0.2, 0.01)), table, np.arange(2), terms(patient=True))
-        quick = judge(rows((0.1, 0.01), (0.2, 0.01)), table, np.arange(2), terms(patient=True))
+        slow = judge(rows((0.5, 0.01), (0.2, 0.01)), table, np.arange(2), terms())
+        quick = judge(rows((0.1, 0.01), (0.2, 0.01)), table, np.arange(2), terms())
         assert slow[0] < 0.0 < slow[1]
         assert (quick > 0.0).all()
 
@@ -251,17 +249,6 @@ class TestSloScorer:
         hopeless = request(slo=RequestSlo(ttft_s=ttft_s, tpot_s=tpot_s))
         (shed,) = router("slo").submit(waited_s, hopeless).sheds
         assert words in shed.detail
-
-    def test_holding_can_be_switched_off(self) -> None:
-        config = settings("slo", slo={"hold": False})
-        made = make_router(config, {"": surfaces()}, EngineRules(chunk_tokens=2048), np.random.default_rng(0))
-        join(made, "mixed-0")
-        slo = RequestSlo(ttft_s=2.0, tpot_s=0.1)
-        for number in range(8):
-            made.submit(0.0, request(f"c{number}", slo=slo, critical=True, input_tokens=20_000))
-        (shed,) = made.submit(0.0, request("x", slo=slo)).sheds
-        assert shed.reason is ShedReason.NO_HEADROOM
-        assert 1.0 <= shed.retry_after_s <= 60.0
 
     def test_without_a_profile_of_the_engine_it_falls_back_and_says_so(self) -> None:
         made = router("slo", profiles={})
@@ -318,9 +305,9 @@ class TestProfiles:
         [
             ({"plugins": [{"type": "nonsense"}]}, "routing.plugins.0.type", "queue-scorer"),
             (
-                {"plugins": [{"type": "slo-scorer", "parameters": {"x": 1}}]},
+                {"plugins": [{"type": "prefix-cache-scorer", "parameters": {"x": 1}}]},
                 "routing.plugins.0",
-                "ttft_weight",
+                "most_load",
             ),
             (
                 {"plugins": [{"type": "weighted-random-picker", "parameters": {"sharpness": "no"}}]},
@@ -356,15 +343,15 @@ class TestProfiles:
     def test_what_is_unknown_is_named_with_what_is_known(self, routing, where, known) -> None:
         config = HeadwayConfig.model_validate({"routing": routing})
         with pytest.raises(RoutingError) as raised:
-            make_handler(config.routing, make_pipelines(config.routing))
+            prediction_profile(config.routing, make_pipelines(config.routing))
         assert where in str(raised.value)
         assert known in str(raised.value)
         assert "\n" not in str(raised.value)
 
     def test_the_settings_handler_replaces_the_built_in_one_whatever_its_name(self) -> None:
         given = RoutingSettings.model_validate({"plugins": [handler("prefix", "mine")]})
-        assert make_handler(given, make_pipelines(given)).prediction == "prefix"
-        assert make_handler(RoutingSettings(), make_pipelines(RoutingSettings())).prediction == "slo"
+        assert prediction_profile(given, make_pipelines(given)) == "prefix"
+        assert prediction_profile(RoutingSettings(), make_pipelines(RoutingSettings())) == "slo"
 
     def test_named_plugins_have_their_own_parameters(self) -> None:
         routing = {

@@ -293,8 +293,6 @@ class TestOffload:
         first = placed(made.submit(0.0, request(input_tokens=9000, blocks=blocks)))
         made.prefilled(0.5, "r")
         assert made.state.prefixes.run_at(made.slot(first.decode_replica), blocks) == 17
-        tokens = made.metrics()["prompt_tokens"]
-        assert tokens[("external",)] == 9000
 
 
 class TestRestore:
@@ -328,6 +326,8 @@ class TestRestore:
         same = [row for row in OWN_ROWS if row not in seconds] + [FleetRow.TPOT_SLO_S]
         assert (after.state.fleet.table[same] == before.state.fleet.table[same]).all()
         assert after.running == 12
+        # How long prompts took is not known.
+        assert after.state.latency.prompt_s == 0.0
         for each in requests:
             finish(after, each.request_id, 2.0)
         assert after.books_are_closed

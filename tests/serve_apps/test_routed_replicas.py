@@ -74,7 +74,7 @@ def test_placements_sheds_fallbacks_and_what_the_router_says():
     counts.figures = {
         "prediction": {("ttft", "error"): 0.05, ("tpot", "error"): math.nan},
         "transfer": {("factor",): 1.25},
-        "busy": {("mixed", "abc"): 0.5},
+        "busy_s": {("mixed", "abc"): 0.5},
         "queued": {(): 9.0},
         "event_errors": {("Submit",): 2.0},
     }
@@ -87,5 +87,5 @@ def test_placements_sheds_fallbacks_and_what_the_router_says():
         ("headway_router_prediction", "error", "ttft"): 0.05,
         ("headway_router_event_errors_total", "Submit"): 2.0,
         ("headway_router_transfer", "factor"): 1.25,
-        ("headway_router_replica_busy", "abc", "mixed"): 0.5,
+        ("headway_router_replica_busy_seconds_total", "abc", "mixed"): 0.5,
     }

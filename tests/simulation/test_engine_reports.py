@@ -114,7 +114,7 @@ def busy_by(*, reports):
     plan = make_plan(load_config(None, settings))
     with open_trace("burst:rate_rps=10,peak_rps=60,burst_s=3,every_s=10,duration_s=12,seed=5") as trace:
         report = run_plan(plan, make_scenario(plan, trace), trace).report().document()
-    return report["routing_metrics"]["busy"]
+    return report["routing_metrics"]["busy_s"]
 
 
 def test_a_real_router_hears():

@@ -179,18 +179,11 @@ class SchedulingContext:
             other.further_s, other.next_wait_s = self.further_s, self.next_wait_s
         return other
 
-    def narrowed(self, position: int) -> "SchedulingContext":
-        """The context of one of the candidates, before a forecast was asked for."""
-        places = slice(position, position + 1)
-        other = self.about(self.role, self.slots[places])
-        other._cached = None if self._cached is None else self._cached[places]
-        other.notes = {name: values[places] for name, values in self.notes.items()}
-        return other
-
     def part(self, places: SlotArray) -> "SchedulingContext":
         """The context of the candidates in these places, before a forecast was asked for."""
         other = self.about(self.role, self.slots.take(places))
         other._cached = None if self._cached is None else self._cached.take(places)
+        other.notes = {name: values.take(places) for name, values in self.notes.items()}
         return other
 
     def restrict(self, keep: NDArray[np.bool_]) -> None:
@@ -275,7 +268,7 @@ def choose_replica(context: SchedulingContext, position: int) -> ChosenReplica:
     """The candidate at `position`. Where no forecast was asked for yet, only its own is computed."""
     replica = context.state.fleet.at(int(context.slots[position]))
     if not context.forecasted:
-        context, position = context.narrowed(position), 0
+        context, position = context.part(np.array([position])), 0
     rows = context.forecast[:, position].tolist()
     prior = rows if context.forecast is context.prior else context.prior[:, position].tolist()
     known = rows[WORK_S] < inf

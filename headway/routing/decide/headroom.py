@@ -12,14 +12,11 @@ from numpy.typing import NDArray
 
 from headway.routing.fleet.table import FleetRow, FloatArray, SlotArray
 from headway.routing.predict.corrections import FIRST_SAFETY
-from headway.routing.predict.forecast import ForecastRow
+from headway.routing.predict.forecast import ForecastRow, there_at
 from interp.jit import compiled, compiled_in_place
 
 TTFT, TPOT, OTHERS = int(ForecastRow.TTFT_S), int(ForecastRow.TPOT_S), int(ForecastRow.OTHERS_TPOT_S)
 WORK, GROWTH = int(ForecastRow.WORK_S), int(ForecastRow.GROWTH)
-
-WORK_WEIGHT = 2.0
-"""A second of work beside a second of waiting: what a cached prompt saves, those who come later have, too."""
 
 HARMLESS_SHARE = 1e-9
 """What others may lose of their SLOs where nothing is lost: rounding."""
@@ -36,6 +33,9 @@ logarithms), z σ the margin. At the σ of 11 % that FIRST_SAFETY stands for, z 
 to 0.7, and nothing below 0.14. A factor beyond FIRST_SAFETY tells of predictions that are too low: it counts
 in full."""
 
+TTFT_WEIGHT = 0.8
+"""Weight of TTFT headroom in scores; TPOT headroom has the rest of 1."""
+
 RESOLUTION = 0.02
 """Differences of headroom below this share of an SLO count less and less."""
 
@@ -49,7 +49,7 @@ replica's TPOT SLOs, and its prompts' turn. Where none has come for QUIET times 
 takes, the next comes while that is computed in one of QUIET cases at most, if arrivals are Poisson."""
 
 CHUNKS = 2.0
-"""A replica takes patient requests with no prompt, or at most so many chunks of prompt tokens, outstanding.
+"""A replica takes requests with no prompt, or at most so many chunks of prompt tokens, outstanding.
 A prompt more would keep it no busier where the router hears of each prompt's end at once, and an urgent
 request that comes meanwhile would wait for two."""
 
@@ -59,21 +59,19 @@ class SloTerms(NamedTuple):
 
     `left_s` is what is left of the TTFT SLO. Predictions are multiplied by `safety`, and by 1 + `caution` ×
     FleetRow.TTFT_CAUTION or TPOT_CAUTION, the replica's own, the latter as growth allows. `least_harm`: the
-    request's TTFT SLO is lost and does not count. `patient`: it waits for a replica with a short queue, of
-    prompts or of `chunk_tokens`, and a place in a batch of `max_batch`. Beside it `reserve` sequences more
-    must fit under the TPOT SLOs.
+    request's TTFT SLO is lost and does not count. It waits for a replica with a short queue, of prompts or of
+    `chunk_tokens`, and a place in a batch of `max_batch`. Beside it `reserve` sequences more must fit under
+    the TPOT SLOs.
     """
 
     ttft_s: float
     left_s: float
     tpot_s: float
-    ttft_weight: float
     chunk_tokens: float
     max_batch: float
     safety: float = 1.0
     caution: float = 0.0
     least_harm: bool = False
-    patient: bool = False
     now_s: float = 0.0
     reserve: float = 0.0
 
@@ -91,7 +89,6 @@ class JudgedReplica(NamedTuple):
     tpot_s: float
     others_s: float
     alone_s: float
-    rank_s: float
     tightest_s: float
     there: float
     room: bool
@@ -108,8 +105,7 @@ def begins_soon(table: FloatArray, slot: int, chunk_tokens: float, max_batch: fl
     In a batch without a place it is begun when one of those there ends. When that will be is hardly known:
     requests that cost alike begin and end together.
     """
-    there = table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot]
-    there += table[FleetRow.OTHER_REQUESTS, slot]
+    there = there_at(table, slot)
     few = table[FleetRow.PREFILL_TOKENS, slot] <= CHUNKS * chunk_tokens
     return bool(there + 1.0 <= max_batch and (few or table[FleetRow.WAITING, slot] == 0.0))
 
@@ -126,9 +122,6 @@ def candidate_at(
     rows: FloatArray, table: FloatArray, place: int, slot: int, terms: SloTerms
 ) -> JudgedReplica:
     """The candidate in a place."""
-    there = (
-        table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot] + table[FleetRow.OTHER_REQUESTS, slot]
-    )
     ttft_safety = terms.safety * (1.0 + terms.caution * table[FleetRow.TTFT_CAUTION, slot])
     caution = terms.caution * table[FleetRow.TPOT_CAUTION, slot]
     spread = min(caution, SPREAD)
@@ -138,9 +131,8 @@ def candidate_at(
         rows[TPOT, place],
         rows[OTHERS, place],
         rows[OTHERS, place] * (1.0 - rows[GROWTH, place]),
-        rows[TTFT, place] * ttft_safety + WORK_WEIGHT * rows[WORK, place],
         table[FleetRow.TPOT_SLO_S, slot],
-        there + table[FleetRow.WAITING, slot],
+        there_at(table, slot) + table[FleetRow.WAITING, slot],
         begins_soon(table, slot, terms.chunk_tokens, terms.max_batch),
         is_quiet(table, slot, terms.now_s, rows[WORK, place]),
         ttft_safety,
@@ -198,13 +190,13 @@ def missing(candidate: JudgedReplica, terms: SloTerms) -> float:
     if candidate.there == 0.0 and candidate.ttft_s <= terms.left_s and candidate.tpot_s <= terms.tpot_s:
         return lacking
     if terms.ttft_s < inf:
-        lacking -= terms.ttft_weight * min(0.0, ttft_headroom_s(candidate, terms)) / terms.ttft_s
+        lacking -= TTFT_WEIGHT * min(0.0, ttft_headroom_s(candidate, terms)) / terms.ttft_s
     limit_s = min(terms.tpot_s, candidate.tightest_s)
     if limit_s < inf:
         # Each of the reserve adds as much as those there do on average.
         each_s = max(0.0, candidate.others_s - candidate.alone_s) / (candidate.there + 1.0)
         under_s = tpot_headroom_s(candidate, terms) - terms.reserve * each_s
-        lacking -= (1.0 - terms.ttft_weight) * min(0.0, under_s) / limit_s
+        lacking -= (1.0 - TTFT_WEIGHT) * min(0.0, under_s) / limit_s
     return float(lacking)
 
 
@@ -212,7 +204,7 @@ def missing(candidate: JudgedReplica, terms: SloTerms) -> float:
 def late_by(candidate: JudgedReplica, terms: SloTerms) -> float:
     """By how much the request comes too late for a candidate that would else be valid, and SPARE more; 0 if
     it does not, infinite where more than time is lacking."""
-    if not (candidate.ttft_s < inf and candidate.tpot_s < inf) or not (candidate.room or not terms.patient):
+    if not (candidate.ttft_s < inf and candidate.tpot_s < inf) or not candidate.room:
         return inf
     late_s = candidate.ttft_s * candidate.ttft_safety - terms.left_s
     if late_s <= 0.0 or missing(_sooner(candidate, late_s / candidate.ttft_safety), terms) > 0.0:
@@ -242,7 +234,7 @@ def nearest_of(
         over = candidate.others_s * candidate.tpot_safety > candidate.tightest_s
         if alone and over and candidate.tightest_s > loosest_s:
             loosest_s, blocked = candidate.tightest_s, slots[place]
-        if next_wait_s > 0.0 and not of_next and (candidate.room or not terms.patient):
+        if next_wait_s > 0.0 and not of_next and candidate.room:
             of_next = missing(_sooner(candidate, next_wait_s), terms) == 0.0
     return nearest, blocked, of_next, late_s
 
@@ -256,13 +248,13 @@ def _sooner(candidate: JudgedReplica, seconds: float) -> JudgedReplica:
 class BestHeadroom(NamedTuple):
     """The best among the valid, and the ranges that differences are measured by, seconds.
 
-    `rank_s` is the least of TTFT and weighed work, `tpot_s` the most headroom.
+    `ttft_s` is the least TTFT, with safety, and `tpot_s` the most headroom.
 
     `soonest_s` is the least TTFT where there is room; infinite where there is none.
     """
 
-    rank_s: float
-    rank_range_s: float
+    ttft_s: float
+    ttft_range_s: float
     tpot_s: float
     tpot_range_s: float
     soonest_s: float
@@ -284,28 +276,28 @@ def best_headroom(
             continue
         if candidate.room:
             soonest_s = min(soonest_s, candidate.ttft_s)
-        rank_s, tpot_s = candidate.rank_s, tpot_headroom_s(candidate, terms)
-        worst_s, best_s = max(worst_s, rank_s), min(best_s, rank_s)
+        ttft_s, tpot_s = candidate.ttft_s * candidate.ttft_safety, tpot_headroom_s(candidate, terms)
+        worst_s, best_s = max(worst_s, ttft_s), min(best_s, ttft_s)
         most_tpot_s, least_tpot_s = max(most_tpot_s, tpot_s), min(least_tpot_s, tpot_s)
     return BestHeadroom(best_s, worst_s - best_s, most_tpot_s, most_tpot_s - least_tpot_s, soonest_s)
 
 
 @compiled_in_place
 def score_of(candidate: JudgedReplica, terms: SloTerms, best: BestHeadroom) -> float:
-    """The closeness of a valid candidate's headroom to the best, in (0, 1]; −LEAST where a patient request
-    rather waits."""
+    """The closeness of a valid candidate's headroom to the best, in (0, 1]; −LEAST where the request rather
+    waits."""
     sooner = candidate.ttft_s < best.soonest_s and best.soonest_s < inf
-    if terms.patient and not sooner and not candidate.room:
+    if not sooner and not candidate.room:
         return -LEAST
-    limit_s, ttft_weight = min(terms.tpot_s, candidate.tightest_s), terms.ttft_weight
+    limit_s, ttft_weight = min(terms.tpot_s, candidate.tightest_s), TTFT_WEIGHT
     if terms.ttft_s == inf:
         ttft_weight = 0.0
     elif limit_s == inf:
         ttft_weight = 1.0
     share = 1.0
     if ttft_weight > 0.0:
-        gap_s = candidate.rank_s - best.rank_s
-        share -= ttft_weight * gap_s / max(best.rank_range_s, RESOLUTION * terms.ttft_s)
+        gap_s = candidate.ttft_s * candidate.ttft_safety - best.ttft_s
+        share -= ttft_weight * gap_s / max(best.ttft_range_s, RESOLUTION * terms.ttft_s)
     if ttft_weight < 1.0 and limit_s < inf:
         gap_s = best.tpot_s - tpot_headroom_s(candidate, terms)
         if best.tpot_range_s < inf:

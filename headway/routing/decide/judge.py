@@ -41,13 +41,13 @@ from headway.config import Role
 from headway.routing.decide.context import RoutingState
 from headway.routing.decide.headroom import SloTerms, begins_soon, candidate_at, is_harmless, late_by, missing
 from headway.routing.fleet.table import DECODE_ROLE, PREFILL_ROLE, ROLE_CODES, FleetRow, FloatArray, SlotArray
-from headway.routing.predict.forecast import ROWS, ForecastRow, forecast, queue_s
+from headway.routing.predict.forecast import ROWS, ForecastRow, forecast, is_idle, queue_s, there_at
 from headway.routing.predict.learned_curves import UNCACHED, correct_at
 from headway.routing.queue.heads import HeadRow, Marks, RequestClass, ahead_of, precedes, waits_for
 from interp.jit import compiled_in_place
 
-LEAST_WEIGHT, ROUNDING_S = 0.01, 1e-6
-"""With these, what is late by `soonest_s` is lacking more than HARMLESS_SHARE by the headroom."""
+ROUNDING_S = 1e-6
+"""What is late by that is late by `headroom`, too."""
 
 TTFT_S, TPOT_S = int(ForecastRow.TTFT_S), int(ForecastRow.TPOT_S)
 
@@ -59,7 +59,7 @@ class HeldTerms(NamedTuple):
     """How held requests are judged at replicas of one role.
 
     `role` is its place among the deployment's roles, `role_code` the forecast's. The other role adds
-    `transfer_s` + n `transfer_s_per_token` for a prompt of n tokens.
+    `transfer_s` + n `transfer_s_per_token` for a prompt of n tokens. A replica has so many `places`.
     `several` tenants are known. The others are those of `SloTerms` and `forecast.Newcomer`.
     """
 
@@ -67,7 +67,7 @@ class HeldTerms(NamedTuple):
     stay_s: float
     role: int
     role_code: int
-    ttft_weight: float
+    places: float
     caution: float
     transfer_s: float
     transfer_s_per_token: float
@@ -75,22 +75,34 @@ class HeldTerms(NamedTuple):
     several: bool
 
 
-def fitting(
-    state: RoutingState, heads: FloatArray, slots: SlotArray, terms: HeldTerms, open_lines: Marks
+def fitting(  # noqa: PLR0917 - plain figures
+    state: RoutingState, now_s: float, heads: FloatArray, role: int, slots: SlotArray, open_lines: Marks
 ) -> FloatArray:
     """How much later than the head one of an open line has to be due so that one of `slots` may take it,
     seconds, f8[lines]: 0 for the head itself, infinite where none of the line is so, or waits for another
-    role. For the first line by rank it is so; those after it are not judged, and 0."""
-    latency, table = state.latency, state.fleet.table
-    late = np.full(heads.shape[1], inf)
+    role than the one in this place. For the first line by rank it is so; those after it are not judged, and
+    0."""
+    latency, table, of_role = state.latency, state.fleet.table, state.roles[role]
+    late, slots = np.full(heads.shape[1], inf), not_queued(state, of_role, slots)
+    if not len(slots):
+        return late
+    transfer_s, transfer_s_per_token = between_s(state, now_s, role)
+    weight = latency.evidence.freshness.weight
+    terms = HeldTerms(
+        now_s=now_s,
+        stay_s=latency.stay_s,
+        role=role,
+        role_code=ROLE_CODES[of_role],
+        places=places(state, of_role),
+        caution=weight,
+        transfer_s=transfer_s,
+        transfer_s_per_token=transfer_s_per_token,
+        reserve=reserve(state, now_s, of_role),
+        several=state.shares.several,
+    )
     shares = state.shares.table, state.shares.ahead_from
     space = np.empty((ROWS, 1)), np.empty(UNCACHED + 1), np.empty(1), np.empty(len(slots))
-    learned = (
-        terms.transfer_s,
-        *latency.curves,
-        latency.evidence.limits(terms.now_s),
-        latency.evidence.freshness.weight,
-    )
+    learned = transfer_s, *latency.curves, latency.evidence.limits(now_s), weight
     for kind in {int(kind) for kind in table[FleetRow.KIND].take(slots).tolist()}:
         if kind >= 0:
             figures = (tuple(terms), *latency.engines[kind], learned)
@@ -116,6 +128,14 @@ def places(state: RoutingState, role: Role) -> float:
     return inf if role is Role.PREFILL else most
 
 
+def reserve(state: RoutingState, now_s: float, role: Role) -> float:
+    """The sequences that are to find room beside one that is not critical; prefill replicas have no batch."""
+    replicas = len(state.fleet.ready(role))
+    if role is Role.PREFILL or not replicas:
+        return 0.0
+    return state.latency.critical.room(now_s, state.latency.stay_s, replicas)
+
+
 @compiled_in_place
 def mark_soon(
     table: FloatArray, slots: SlotArray, chunk_tokens: float, max_batch: float, marks: Marks
@@ -126,29 +146,40 @@ def mark_soon(
 
 
 def between_s(state: RoutingState, now_s: float, role: int) -> tuple[float, float]:
-    """The least seconds that the transfer and the other role's replicas add to TTFT, and those a token.
+    """The least seconds that the transfer and the other role's replicas add to TTFT, and those a token;
+    infinite where a prompt is begun soon at none of these.
 
     `role` is in this place among the roles. What was learned of prefill replicas may take from the decode
-    replicas' part, too: then nothing is known.
+    replicas' part, too: then nothing is known of the seconds.
     """
     if len(state.roles) == 1:
         return 0.0, 0.0
-    other, rules = state.roles[1 - role], state.rules
-    if other is Role.PREFILL and state.latency.learned:
+    other, rules, table = state.roles[1 - role], state.rules, state.fleet.table
+    slots, asked = state.fleet.ready(other), (ROLE_CODES[other], now_s, state.latency.stay_s)
+    figures = float(rules.chunk_tokens), places(state, other), float(rules.max_batch_size)
+    wait_s = least_wait_s(table, slots, *asked, *figures)
+    if wait_s < inf and other is Role.PREFILL and state.latency.learned:
         return 0.0, 0.0
-    asked = ROLE_CODES[other], now_s, state.latency.stay_s, float(rules.max_batch_size)
-    wait_s = least_wait_s(state.fleet.table, state.fleet.ready(other), *asked)
     return rules.transfer_s(0.0) + wait_s, rules.transfer_s_per_token
 
 
 @compiled_in_place
 def least_wait_s(  # noqa: PLR0917 - plain figures, compiled
-    table: FloatArray, slots: SlotArray, role: int, now_s: float, stay_s: float, max_batch: float
+    table: FloatArray,
+    slots: SlotArray,
+    role: int,
+    now_s: float,
+    stay_s: float,
+    chunk_tokens: float,
+    places_there: float,
+    max_batch: float,
 ) -> float:
-    """The least that a newcomer waits at one of `slots`: prompts come first, and a batch has to have room."""
+    """The least that a held request waits at one of `slots`: prompts come first, and a batch has to have room
+    (`begins_soon`)."""
     least_s = inf
     for slot in slots:
-        least_s = min(least_s, wait_s(table, slot, role, now_s, stay_s, max_batch))
+        if begins_soon(table, slot, chunk_tokens, places_there):
+            least_s = min(least_s, wait_s(table, slot, role, now_s, stay_s, max_batch))
         if least_s <= 0.0:
             break
     return float(least_s)
@@ -159,8 +190,7 @@ def wait_s(  # noqa: PLR0917 - plain figures, compiled
     table: FloatArray, slot: int, role: int, now_s: float, stay_s: float, max_batch: float
 ) -> float:
     """The least that a newcomer waits at a replica."""
-    there = table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot]
-    there += table[FleetRow.OTHER_REQUESTS, slot]
+    there = there_at(table, slot)
     before_s = queue_s(table, slot, now_s) if role != DECODE_ROLE else 0.0
     if role != PREFILL_ROLE and there + 1.0 > max_batch:
         before_s += stay_s * (there + 1.0 - max_batch) / max_batch
@@ -171,11 +201,10 @@ def wait_s(  # noqa: PLR0917 - plain figures, compiled
 def soonest_s(table: FloatArray, slot: int, figures: tuple[Any, ...]) -> float:
     """No head that is to keep its SLO has its first token there before; told in nanoseconds, for all of them.
 
-    −inf where an idle replica has rules of its own, or TTFT does not count.
+    −inf at an idle replica, which has rules of its own.
     """
     terms, limits = HeldTerms(*figures[0]), figures[4][3]
-    there = table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot] + table[FleetRow.WAITING, slot]
-    if there + table[FleetRow.OTHER_REQUESTS, slot] == 0.0 or terms.ttft_weight < LEAST_WEIGHT:
+    if is_idle(table, slot):
         return -inf
     before_s = terms.transfer_s
     before_s += wait_s(table, slot, terms.role_code, terms.now_s, terms.stay_s, figures[3][0])
@@ -303,12 +332,10 @@ def _asks(heads: FloatArray, head: int, figures: tuple[Any, ...], in_turn: bool)
         1.0 if by_s < inf else inf,
         by_s - terms.now_s,
         tpot_s,
-        terms.ttft_weight,
         figures[3][1],
-        figures[3][0],
+        terms.places,
         1.0,
         terms.caution,
-        False,
         False,
         terms.now_s,
         0.0 if in_turn or heads[HeadRow.CLASS, head] == CRITICAL else terms.reserve,

@@ -30,8 +30,7 @@ from numpy.typing import NDArray
 
 from headway.routing.decide.context import SchedulingContext
 from headway.routing.decide.scorers import requests_at
-from headway.routing.fleet.adapters import AdapterRow
-from headway.routing.fleet.table import FloatArray, SlotArray
+from headway.routing.fleet.table import FleetRow, FloatArray, SlotArray
 from interp.jit import compiled
 
 BUSY, OVERFULL = 1.2, 1.4
@@ -53,12 +52,11 @@ class LoraAffinityScorer:
         adapter, slots = context.record.request.adapter, context.slots
         if not adapter:
             return np.ones(len(slots))
-        index, replicas = context.state.adapters, len(context.state.fleet.ready(context.role))
-        index.widen(context.state.fleet.slots)
-        has = np.zeros(index.table.shape[1], dtype=np.bool_)
+        index, fleet = context.state.adapters, context.state.fleet
+        has, replicas = np.zeros(fleet.slots, dtype=np.bool_), len(fleet.ready(context.role))
         has[list(index.homes(adapter))] = True
         terms = float(index.wanted(adapter, replicas)), index.mean_work(replicas)
-        return scores_of(index.table, slots, has, requests_at(context), terms)
+        return scores_of(fleet.table, slots, has, requests_at(context), terms)
 
 
 @compiled
@@ -77,14 +75,14 @@ def scores_of(
         slot = slots[place]
         if has[slot]:
             homes += 1
-            busy = table[AdapterRow.WORK, slot] > BUSY * mean_work or requests[place] > crowd
+            busy = table[FleetRow.ADAPTER_WORK, slot] > BUSY * mean_work or requests[place] > crowd
             idle |= requests[place] == 0.0
             free |= not busy or requests[place] == 0.0
     grow = not free or (homes < wanted and not idle)
     scores = np.zeros(len(slots))
     for place in range(len(slots)):
         slot = slots[place]
-        work = table[AdapterRow.WORK, slot]
+        work = table[FleetRow.ADAPTER_WORK, slot]
         if has[slot]:
             busy = requests[place] > 0.0 and (work > BUSY * mean_work or requests[place] > crowd)
             if busy:
@@ -94,8 +92,8 @@ def scores_of(
                 scores[place] = 0.8 if grow else 1.0
             continue
         grade = GRADE * min(1.0, 0.5 * work / mean_work) if mean_work > 0.0 else 0.0
-        if table[AdapterRow.LOADED, slot] < table[AdapterRow.ROOM, slot]:
+        if table[FleetRow.ADAPTERS, slot] < table[FleetRow.ADAPTER_ROOM, slot]:
             scores[place] = (1.0 if grow else 0.5) - grade
-        elif table[AdapterRow.IN_USE, slot] < table[AdapterRow.ROOM, slot]:
+        elif table[FleetRow.ADAPTERS_IN_USE, slot] < table[FleetRow.ADAPTER_ROOM, slot]:
             scores[place] = (0.7 if grow else 0.3) - grade
     return scores

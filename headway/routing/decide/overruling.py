@@ -10,16 +10,43 @@ A request goes to the best replica of the first, or to the idle one that is quic
 not harmed as far as can be told: by the prior × idle ratio their SLOs are kept.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.routing.decide.context import SchedulingContext
+from headway.routing.decide.context import RoutingState, SchedulingContext
 from headway.routing.fleet.table import FleetRow, FloatArray, SlotArray
 from headway.routing.predict.evidence import MOST_RATIO
-from headway.routing.predict.forecast import ForecastRow
-from interp.jit import compiled
+from headway.routing.predict.forecast import ForecastRow, is_idle
+from interp.jit import compiled, compiled_in_place
+
+
+def may_overrule(state: RoutingState, now_s: float, freed: Sequence[SlotArray]) -> bool:
+    """True if a held request that predictions refuse may go to one of the `freed` slots of each role all the
+    same. Only while outcomes are lacking is each asked about, and not only those that predictions let pass.
+    """
+    evidence = state.latency.evidence
+    if not evidence.freshness.doubtful:
+        return False
+    if not any(evidence.probes.may(now_s, kind) for kind in range(len(state.latency.engines))):
+        return False
+    table, roles = state.fleet.table, zip(state.roles, freed, strict=True)
+    # A request is asked about at the slots of one role, and at all replicas of another.
+    return state.latency.learned or any(
+        any_idle(table, slots if len(slots) else state.fleet.ready(role)) for role, slots in roles
+    )
+
+
+@compiled_in_place
+def any_idle(table: FloatArray, slots: SlotArray) -> bool:
+    """True if one of `slots` is idle; ends at the first."""
+    idle = False
+    for slot in slots:
+        idle = is_idle(table, slot)
+        if idle:
+            break
+    return idle
 
 
 def overruled(context: SchedulingContext, judged: Callable[[FloatArray], FloatArray]) -> int | None:
@@ -93,10 +120,8 @@ def quickest_idle(
     best, best_s = -1, np.inf
     for place in range(len(slots)):
         slot = slots[place]
-        there = table[FleetRow.WAITING, slot] + table[FleetRow.COMING, slot]
-        there += table[FleetRow.RUNNING, slot] + table[FleetRow.OTHER_REQUESTS, slot]
         kind = int(table[FleetRow.KIND, slot])
-        if there != 0.0 or kind < 0 or not unknown[kind]:
+        if not is_idle(table, slot) or kind < 0 or not unknown[kind]:
             continue
         ttft_s = rows[ForecastRow.TTFT_S, place]
         if ttft_s <= most[0] and rows[ForecastRow.TPOT_S, place] <= most[1] and ttft_s < best_s:

@@ -29,12 +29,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.config.routing import RoutingSettings
 from headway.extensions import ExtensionPoint
-from headway.routing.decide.context import Refusal, RoutingState, SchedulingContext
-from headway.routing.fleet.table import FloatArray, SlotArray
-from headway.routing.queue.heads import Marks
-from headway.routing.types import PluginFault, RouteRequest
+from headway.routing.decide.context import Refusal, SchedulingContext
+from headway.routing.fleet.table import FloatArray
+from headway.routing.types import PluginFault
 
 PLUGINS = ExtensionPoint(
     "headway.routing_plugins",
@@ -72,27 +70,6 @@ class Filter(Protocol):
 
 
 @runtime_checkable
-class JudgesHeld(Protocol):
-    """A filter that judges many held requests at a few replicas in one go."""
-
-    def fitting(  # noqa: PLR0917 - plain figures
-        self,
-        state: RoutingState,
-        now_s: float,
-        heads: FloatArray,
-        role: int,
-        slots: SlotArray,
-        open_lines: Marks,
-    ) -> FloatArray:
-        """How much later than the head one of an open line has to be due so that `keep` would keep one of
-        `slots`, seconds, f8[lines]: 0 for the head, infinite where it is none of the line, or one that waits
-        for another role than the one in this place. Those after the first that is finite need no answer.
-
-        `heads` is the table of held requests (`heads.HeadRow`). One that is finite in vain costs a decision.
-        """
-
-
-@runtime_checkable
 class Scorer(Protocol):
     """Prefers candidates."""
 
@@ -114,26 +91,6 @@ class Picker(Protocol):
 
     def pick(self, context: SchedulingContext, scores: FloatArray, generator: np.random.Generator) -> int:
         """The position of the chosen one."""
-
-
-@runtime_checkable
-class ProfileHandler(Protocol):
-    """Says which profile a request is scheduled by. It stands in no profile."""
-
-    @property
-    def prediction(self) -> str:
-        """The profile of requests that ask for prediction-based scheduling."""
-
-    def profile(self, request: RouteRequest, default: str) -> str:
-        """The name of the request's profile; `default` is `routing.profile`."""
-
-
-@runtime_checkable
-class TakesSettings(Protocol):
-    """Takes parameters that are not given from other settings of routing."""
-
-    def with_settings(self, routing: RoutingSettings) -> object:
-        """The plugin to use instead."""
 
 
 TRAITS = ("uses_predictions", "records_outcomes")
@@ -185,18 +142,11 @@ def _position(answer: Any, context: SchedulingContext, *_: object) -> int:  # no
     return position
 
 
-def _profile(answer: object, *_: object) -> str:
-    if not isinstance(answer, str):
-        raise ValueError(f"profile returned {_kind(answer)}, not the name of a profile")
-    return answer
-
-
 STEPS: Mapping[type, Mapping[str, Callable[..., object]]] = {
     Filter: {"keep": _marks, "refusal": _refusal},
     Scorer: {"score": _scores},
     Packer: {"loads": _loads},
     Picker: {"pick": _position},
-    ProfileHandler: {"profile": _profile},
 }
 """The steps of each protocol, each with what turns an answer into the right type, or says what is wrong."""
 
@@ -216,10 +166,9 @@ def checked(name: str, plugin: object) -> object:
         raise PluginFault(name, "keep without refusal: a filter has both")
     traits = {trait: getattr(plugin, trait, False) for trait in TRAITS}
     if not steps and not any(traits.values()):
-        raise PluginFault(name, "has none of keep, score, pick and profile, so it does nothing")
+        raise PluginFault(name, "has none of keep, score and pick, so it does nothing")
     # A profile asks a plugin for its steps by the methods it has: the wrapper has those and no others.
-    handler = {"prediction": plugin.prediction} if isinstance(plugin, ProfileHandler) else {}
-    return SimpleNamespace(**steps, **traits, **handler)
+    return SimpleNamespace(**steps, **traits)
 
 
 def _checked(

@@ -25,8 +25,10 @@ from headway.routing.decide.context import (
     SchedulingContext,
     choose_replica,
 )
+from headway.routing.decide.judge import fitting
 from headway.routing.decide.offload import Offloading
-from headway.routing.decide.plugins import Filter, JudgesHeld, Packer, Picker, Scorer
+from headway.routing.decide.overruling import may_overrule
+from headway.routing.decide.plugins import Filter, Packer, Picker, Scorer
 from headway.routing.fleet.records import Record, Replica, Sample
 from headway.routing.fleet.table import FloatArray, SlotArray
 from headway.routing.offload import OffloadDecision
@@ -77,7 +79,7 @@ class Pipeline:
     uses_predictions: bool = False
     records_outcomes: bool = False
     packer: Packer | None = None
-    judges: tuple[JudgesHeld, ...] = ()
+    judges_held: bool = False
 
     def decide(self, context: SchedulingContext, generator: np.random.Generator) -> int | Refusal:
         """The position of the chosen one in `context.slots`, which may be fewer then; or a refusal.
@@ -115,10 +117,10 @@ def make_pipeline(name: str, plugins: Sequence[tuple[object, float]], default_pi
         scorers=tuple(
             (plugin, weight) for plugin, weight in plugins if weight > 0 and isinstance(plugin, Scorer)
         ),
-        judges=tuple(plugin for plugin, _ in plugins if isinstance(plugin, JudgesHeld)),
         picker=next((plugin for plugin, _ in plugins if isinstance(plugin, Picker)), default_picker),
         uses_predictions=_declared("uses_predictions", plugins),
         records_outcomes=_declared("records_outcomes", plugins),
+        judges_held=_declared("judges_held", plugins),
         packer=next((plugin for plugin, _ in plugins if isinstance(plugin, Packer)), None),
     )
 
@@ -209,19 +211,18 @@ class Scheduler:
     ) -> FloatArray:
         """How much later than the head one of an open line of the profile has to be due so that the freed
         slots of its role may have room for it, seconds, f8[lines]; infinite for none of the line. Heads of
-        all that wait for such a role, where the profile's plugins do not judge held requests, or predictions
-        have refused for a while without an outcome."""
-        found = list[FloatArray]()
-        doubtful = self._state.latency.evidence.freshness.doubtful
-        judges = () if doubtful else self._pipelines[profile].judges
+        all that wait for such a role, where the profile does not judge held requests, or predictions that
+        refuse may be overruled."""
+        state, found = self._state, list[FloatArray]()
+        judged = self._pipelines[profile].judges_held and not may_overrule(state, now_s, freed.of_roles)
         for role, slots in enumerate(freed.of_roles):
             if not len(slots):
                 continue
-            if not judges:
+            if judged:
+                found.append(fitting(state, now_s, heads, role, slots, open_lines))
+            else:
                 waits = open_lines & ((heads[HeadRow.ROLE] == role) | (heads[HeadRow.ROLE] == ANY_ROLE))
                 found.append(np.where(waits, 0.0, inf))
-            for each in judges:
-                found.append(each.fitting(self._state, now_s, heads, role, slots, open_lines))
         return reduce(np.minimum, found)
 
     def rescued(self, now_s: float, record: Record, fault: PluginFault) -> RouteChoice | Refusal:

@@ -9,58 +9,45 @@ TTFT and TPOT are `forecast`'s, times a safety factor that follows the live erro
                     within the SLOs: what an idle replica cannot keep is lost
     x_t, x_p        how far h_t, h_p lie below the most among the valid, in [0, 1] of their range (or of
                     2 % of the SLO, whichever is more)
-    score           1 − a x_t − (1 − a) x_p, a = `ttft_weight`; an SLO that is not given leaves its weight
+    score           1 − a x_t − (1 − a) x_p, a = TTFT_WEIGHT; an SLO that is not given leaves its weight
     none is valid   where it may go all the same is in `judge`; the score is then 1 / (1 + what is missing,
                     relative to the SLOs, same weights), of others where its own are lost
 
 Candidates without a prediction are dropped where others have one; where none has, the request goes to the
-fallback profile. What follows where no demand is met, and patience, are in docs/routing.md. Parameters left
-null are those of `routing.slo`.
+fallback profile. What follows where no demand is met, and patience, are in docs/routing.md.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from headway.config import Role
-from headway.config.routing import RoutingSettings
-from headway.routing.decide.context import Refusal, RoutingState, SchedulingContext
+from headway.routing.decide.context import Refusal, SchedulingContext
 from headway.routing.decide.headroom import SloTerms, harmless, judge, nearest_of
-from headway.routing.decide.judge import HeldTerms, between_s, fitting, not_queued, places
+from headway.routing.decide.judge import places, reserve
 from headway.routing.decide.lora_affinity import LoraAffinityScorer
 from headway.routing.decide.overruling import overruled
-from headway.routing.fleet.table import ROLE_CODES, FleetRow, FloatArray, SlotArray
+from headway.routing.fleet.table import FleetRow, FloatArray
 from headway.routing.predict.corrections import FIRST_SAFETY
 from headway.routing.predict.forecast import ForecastRow
-from headway.routing.queue.heads import Marks, RequestClass
-from headway.routing.types import RouteRequest, ShedReason
-
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
+from headway.routing.queue.heads import RequestClass
+from headway.routing.types import ShedReason
 
 NOTE = "slo-scorer"
 
 ADAPTERS, LEAST_LOADED = LoraAffinityScorer(), 0.05
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SloScorer:
     """Judges candidates by predicted latency."""
 
     uses_predictions: ClassVar[bool] = True
     records_outcomes: ClassVar[bool] = True
-
-    ttft_weight: Share | None = None
-    patient: bool = True
-
-    def with_settings(self, routing: RoutingSettings) -> "SloScorer":
-        """Parameters that are null filled from `routing.slo`."""
-        settings = routing.slo
-        weight = settings.ttft_weight if self.ttft_weight is None else self.ttft_weight
-        return replace(self, patient=self.patient and settings.hold, ttft_weight=weight)
+    judges_held: ClassVar[bool] = True
 
     def keep(self, context: SchedulingContext) -> NDArray[np.bool_] | None:
         """The candidates that may take the request, bool[C]; see `judge`."""
@@ -69,7 +56,7 @@ class SloScorer:
             record.counted = True
             context.state.latency.critical.seen(context.now_s)
         record.refused = False
-        terms = self._terms(context)
+        terms = _terms(context)
         context.notes[NOTE] = verdict = _verdict(context, terms)
         valid: NDArray[np.bool_] = verdict > 0.0
         if context.partial or valid.any():
@@ -82,53 +69,18 @@ class SloScorer:
             probe: NDArray[np.bool_] = np.arange(len(verdict)) == place
             return probe
         usable, lost = np.isfinite(verdict), _is_lost(context)
-        waits = self.patient and not lost
-        if not usable.any() or waits or RequestClass.of(record.request) is RequestClass.NAMES_SLO:
+        if not usable.any() or not lost or RequestClass.of(record.request) is RequestClass.NAMES_SLO:
             return valid
-        # It is served although its SLO is lost, or may not wait.
-        record.refused, terms = True, self._terms(context)
-        if lost:
-            verdict = _verdict(context, terms._replace(least_harm=True))
+        # It is served although its SLO is lost.
+        record.refused = True
+        verdict = _verdict(context, terms._replace(least_harm=True))
         context.notes[NOTE] = 1.0 / (1.0 - np.minimum(verdict, 0.0))
-        if not self.patient:
-            return usable
         table = context.state.fleet.table
         free: NDArray[np.bool_] = usable & harmless(context.forecast, table, context.slots, tuple(terms))
         if record.overdue and not free.any():
             replicas = map(context.state.fleet.at, context.slots.tolist())
             return usable & np.array([each.taken >= each.overdue_from for each in replicas], dtype=np.bool_)
         return free
-
-    def fitting(  # noqa: PLR0917 - as its protocol
-        self,
-        state: RoutingState,
-        now_s: float,
-        heads: FloatArray,
-        role: int,
-        slots: SlotArray,
-        open_lines: Marks,
-    ) -> FloatArray:
-        """Whom of each open line one of `slots` may take; see `judge`."""
-        if not self.patient:
-            return np.where(open_lines, 0.0, inf)
-        latency, of_role = state.latency, state.roles[role]
-        slots = not_queued(state, of_role, slots)
-        if not len(slots):
-            return np.full(len(open_lines), inf)
-        transfer_s, transfer_s_per_token = between_s(state, now_s, role)
-        terms = HeldTerms(
-            now_s=now_s,
-            stay_s=latency.stay_s,
-            role=role,
-            role_code=ROLE_CODES[of_role],
-            ttft_weight=self.ttft_weight or 0.0,
-            caution=latency.evidence.freshness.weight,
-            transfer_s=transfer_s,
-            transfer_s_per_token=transfer_s_per_token,
-            reserve=_reserve(state, now_s, of_role),
-            several=state.shares.several,
-        )
-        return fitting(state, heads, slots, terms, open_lines)
 
     def score(self, context: SchedulingContext) -> FloatArray:
         """f8[C] in (0, 1]; where the request's adapter is not loaded, a fraction."""
@@ -145,7 +97,7 @@ class SloScorer:
             return Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: "no prediction", unjudged=True)
         # One that may miss its SLO has found no room here: for it the next role does not matter.
         wait_s = 0.0 if _is_lost(context) else context.next_wait_s
-        figures = tuple(self._terms(context))
+        figures = tuple(_terms(context))
         nearest, blocked, of_next, late_s = nearest_of(rows, table, context.slots, figures, wait_s)
         # Figures, not the context: thousands are held, and for long, while replicas come and go.
         role, candidates, tpot_slo_s = context.role, len(context.slots), record.slo.tpot_s
@@ -168,22 +120,21 @@ class SloScorer:
             late_s=late_s,
         )
 
-    def _terms(self, context: SchedulingContext) -> SloTerms:
-        record, state = context.record, context.state
-        # The critical requests may all be those of a tenant that has had more than its share.
-        keeps_room = not record.request.critical and not _in_turn(context)
-        return SloTerms(
-            ttft_s=record.slo.ttft_s,
-            left_s=record.slo.ttft_s - context.waited_s,
-            tpot_s=record.slo.tpot_s if context.role is not Role.PREFILL else inf,
-            ttft_weight=self.ttft_weight or 0.0,
-            chunk_tokens=float(state.rules.chunk_tokens),
-            max_batch=places(state, context.role),
-            caution=state.latency.evidence.freshness.weight,
-            patient=self.patient,
-            now_s=context.now_s,
-            reserve=_reserve(state, context.now_s, context.role) if keeps_room else 0.0,
-        )
+
+def _terms(context: SchedulingContext) -> SloTerms:
+    record, state = context.record, context.state
+    # The critical requests may all be those of a tenant that has had more than its share.
+    keeps_room = not record.request.critical and not _in_turn(context)
+    return SloTerms(
+        ttft_s=record.slo.ttft_s,
+        left_s=record.slo.ttft_s - context.waited_s,
+        tpot_s=record.slo.tpot_s if context.role is not Role.PREFILL else inf,
+        chunk_tokens=float(state.rules.chunk_tokens),
+        max_batch=places(state, context.role),
+        caution=state.latency.evidence.freshness.weight,
+        now_s=context.now_s,
+        reserve=reserve(state, context.now_s, context.role) if keeps_room else 0.0,
+    )
 
 
 def _verdict(context: SchedulingContext, terms: SloTerms, rows: FloatArray | None = None) -> FloatArray:
@@ -203,14 +154,6 @@ def _in_turn(context: SchedulingContext) -> bool:
     """True if its tenant is one of several, and none of those that others go before."""
     shares, tenant = context.state.shares, context.record.request.tenant
     return shares.others(tenant) and not shares.ahead(tenant)
-
-
-def _reserve(state: RoutingState, now_s: float, role: Role) -> float:
-    """The sequences that are to find room beside one that is not critical; prefill replicas have no batch."""
-    replicas = len(state.fleet.ready(role))
-    if role is Role.PREFILL or not replicas:
-        return 0.0
-    return state.latency.critical.room(now_s, state.latency.stay_s, replicas)
 
 
 def _ms(seconds: float) -> str:
@@ -238,7 +181,3 @@ class SloAwareProfileHandler:
     """
 
     prediction: str = "slo"
-
-    def profile(self, request: RouteRequest, default: str) -> str:
-        """The name of the request's profile."""
-        return self.prediction if request.prediction_based else default

@@ -46,7 +46,8 @@ STAFFED_AT_ONCE = 200
 """Requests that waited for the first replica of a role, and are judged in one event; the rest at the next."""
 
 LOOK_AGAIN_S, LOOK_AGAIN_TRIES = 0.5, 8
-"""Seconds after which the most urgent lines, so many, ask all replicas: time alone makes room, too."""
+"""Seconds after which the most urgent lines, so many, ask all replicas: time alone makes room, too. And where
+predictions are doubtful, which are not judged before."""
 
 
 class FreedReplicas:
@@ -243,7 +244,8 @@ class Dispatcher:
         freed = self._scheduler.open_slots(now_s, self.freed.take(now_s, self._state.roles))
         lines: Marks = self._queue.heads[HeadRow.LIVE] > 0.0
         late = np.zeros(len(lines))
-        judged, tries = False, LOOK_AGAIN_TRIES if freed is not None and freed.everywhere else MOST_TRIES
+        all_asked = self._state.latency.evidence.freshness.doubtful or (freed and freed.everywhere)
+        judged, tries = False, LOOK_AGAIN_TRIES if all_asked else MOST_TRIES
         while freed is not None and tries:
             if not judged:
                 # A head that does not fit now does not fit once another is placed.
@@ -296,7 +298,7 @@ class Dispatcher:
 
     def _is_shed(self, now_s: float, record: Record, refusal: Refusal) -> bool:
         """True if a refused request is shed at once, for which this does it."""
-        if not sheds(now_s, record, refusal, hold=self._settings.slo.hold):
+        if not sheds(now_s, record, refusal):
             return False
         self._queue.remove(record.request.request_id)
         self._shed(record, refusal.reason, refusal.explain(), refusal.retry_after_s)

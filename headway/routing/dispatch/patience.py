@@ -19,14 +19,10 @@ from headway.routing.types import ShedReason
 WORTH_A_HOME = 0.25
 """The share of a prompt cached at a replica from which the request waits in a line for that replica."""
 
-BY_PREDICTION = {ShedReason.NO_HEADROOM, ShedReason.SATURATED}
-"""Reasons for which waiting helps a request that is judged by predictions only with `routing.slo.hold`."""
 
-
-def sheds(now_s: float, record: Record, refusal: Refusal, *, hold: bool) -> bool:
+def sheds(now_s: float, record: Record, refusal: Refusal) -> bool:
     """True if a refused request is shed at once: waiting does not help it."""
-    wanted = hold or not record.judged or refusal.reason not in BY_PREDICTION
-    return _bound(record) and not (wanted and refusal.hopeful_until_s >= now_s)
+    return _bound(record) and refusal.hopeful_until_s < now_s
 
 
 def _bound(record: Record) -> bool:

@@ -36,6 +36,7 @@ from headway.routing.fleet.table import (
     change,
 )
 from headway.routing.offload import OffloadReason
+from headway.routing.predict.forecast import is_idle
 from headway.routing.types import Figures, Labels, Placement, Running
 
 KV_TOKENS, COMING_TOKENS = int(FleetRow.KV_TOKENS), int(FleetRow.COMING_TOKENS)
@@ -45,7 +46,7 @@ OVERDUE_PART = 10
 """One that is overdue may cost all that are at its replica, so that takes one for so many times as many
 others."""
 
-NAMES = ("placements", "sheds", "fallbacks", "unknown_events", "ended", "prompt_tokens")
+NAMES = ("placements", "sheds", "fallbacks", "unknown_events", "ended")
 
 
 class Counters:
@@ -56,15 +57,14 @@ class Counters:
     fallbacks       (reason,)    no_prediction: routing.fallback placed; plugin_fault: least load did
     unknown_events  (event,)     about requests or replicas that the router does not know
     ended           (outcome,)   completed, failed, retried
-    prompt_tokens   (kind,)      all that were looked up in a cache, local and external hits
     """
 
     def __init__(self) -> None:
         self._counts: dict[str, Counter[Labels]] = {name: Counter() for name in NAMES}
 
-    def count(self, name: str, *labels: str, amount: int = 1) -> None:
-        """So many more of one of them."""
-        self._counts[name][labels] += amount
+    def count(self, name: str, *labels: str) -> None:
+        """One more of one of them."""
+        self._counts[name][labels] += 1
 
     def snapshot(self) -> Mapping[str, Figures]:
         """All counters as they are now."""
@@ -121,7 +121,7 @@ class Placing:
         record.ttft_s, record.tpot_s = choice.ttft_s, choice.tpot_s
         record.guard_s = self._scheduler.guard_s(now_s, record, choice)
         prefill, decode = choice.prefill, choice.decode
-        idle = self._fleet.is_idle(decode) and (decode is prefill or self._fleet.is_idle(prefill))
+        idle = all(it.alive and is_idle(self._fleet.table, it.slot) for it in {prefill, decode})
         record.found_idle = decode.entered if idle else -1
         decode.entered += 1
         self._step(record, PLACED, now_s)
@@ -160,12 +160,11 @@ class Placing:
     def prefilled(self, now_s: float, record: Record) -> None:
         """Its prompt is computed: the prefill replica's estimate starts anew from what is left."""
         self._deadlines.discard(record.number)
-        self._remember(record)
+        self._sent(record)
         prefill, _ = _replicas(record)
         if prefill.alive:
             self._state.prefixes.computed(prefill.slot, record.request.blocks)
         self._step(record, PREFILLED, now_s)
-        self._state.latency.prompted(now_s - record.placed_s)
         record.phase = RequestPhase.DECODE
 
     def progressed(self, record: Record, output_tokens: int, expected_output: int) -> None:
@@ -227,21 +226,14 @@ class Placing:
             prefill.prompts_left += 1
             prefill.requests_left += prefill is not decode
 
-    def _remember(self, record: Record) -> None:
-        """Count cache hits; the KV of an offloaded prompt is on its way to D, which caches it."""
+    def _sent(self, record: Record) -> None:
+        """The KV of an offloaded prompt is on its way to D, which caches it."""
         request, (prefill, decode) = record.request, _replicas(record)
-        self._looked_up(request.input_tokens, record.cached_tokens)
         if prefill is not decode and decode.alive and decode.role is Role.MIXED:
             blocks = self._state.prefixes.run_at(decode.slot, request.blocks)
             cached = min(blocks * request.block_tokens, request.input_tokens)
-            self._looked_up(request.input_tokens, cached)
-            self._counters.count("prompt_tokens", "external", amount=request.input_tokens - cached)
             self._state.handovers.sent(record, request.input_tokens - cached)
             self._state.prefixes.insert(decode.slot, request.blocks)
-
-    def _looked_up(self, tokens: int, local: int) -> None:
-        self._counters.count("prompt_tokens", "all", amount=tokens)
-        self._counters.count("prompt_tokens", "local", amount=local)
 
 
 def _entry_of(record: Record, choice: RouteChoice) -> Entry:

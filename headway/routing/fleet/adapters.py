@@ -16,12 +16,10 @@ once there has been one with. Weights grow by e^(t/T) in place of all sums that 
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from enum import IntEnum
 from math import ceil, exp, inf
 
-import numpy as np
-
-from headway.routing.fleet.table import FloatArray
+from headway.routing.fleet.fleet import RoutedFleet
+from headway.routing.fleet.table import FleetRow
 from headway.routing.types import Figures
 
 MEMORY_S = 60.0
@@ -34,26 +32,12 @@ MOST_GROWTH = 40.0
 """Sums are scaled back before they have grown by e to this power."""
 
 
-class AdapterRow(IntEnum):
-    """The rows of the table, a column per slot of the fleet."""
-
-    LOADED = 0
-    """Adapters there."""
-    IN_USE = 1
-    """Of these, adapters of requests there."""
-    ROOM = 2
-    """Adapters that a batch can use."""
-    WORK = 3
-
-
 class AdapterIndex:
-    """The adapters of all replicas, by slot. `room` counts until a replica says its own; None: for all."""
+    """The adapters of all replicas, by slot; their numbers are in the fleet's table."""
 
-    def __init__(self, room: int | None = None) -> None:
-        self.table: FloatArray = np.zeros((len(AdapterRow), 0))
-        self.loads = 0
+    def __init__(self, fleet: RoutedFleet) -> None:
+        self._fleet, self.loads = fleet, 0
         """Requests that found their adapter missing where they were placed."""
-        self._room = inf if room is None else float(room)
         self._at: dict[int, OrderedDict[str, int]] = {}
         self._homes: dict[str, dict[int, float]] = {}
         """By adapter the slots that have it, and when a request for it went there last."""
@@ -86,8 +70,7 @@ class AdapterIndex:
         if adapter:
             self._work[adapter] = self._work.get(adapter, 0.0) + work
         for slot in slots:
-            self.widen(slot + 1)
-            self.table[AdapterRow.WORK, slot] += work
+            self._fleet.table[FleetRow.ADAPTER_WORK, slot] += work
             if adapter:
                 self._use(now_s, slot, adapter)
 
@@ -99,14 +82,13 @@ class AdapterIndex:
                 continue
             there[adapter] -= 1
             if not there[adapter]:
-                self.table[AdapterRow.IN_USE, slot] -= 1.0
+                self._fleet.table[FleetRow.ADAPTERS_IN_USE, slot] -= 1.0
                 self._shrink(slot, there)
 
     def report(self, now_s: float, slot: int, adapters: Sequence[str], room: int | None) -> None:
         """An engine says which it has, the least recently used first, and for how many it has room."""
-        self.widen(slot + 1)
         if room is not None:
-            self.table[AdapterRow.ROOM, slot] = float(room)
+            self._fleet.table[FleetRow.ADAPTER_ROOM, slot] = float(room)
         there, said = self._at.setdefault(slot, OrderedDict()), set(adapters)
         for adapter in [each for each, users in there.items() if not users and each not in said]:
             if self._homes[adapter][slot] < now_s - LATE_S:
@@ -117,23 +99,10 @@ class AdapterIndex:
                 there.move_to_end(adapter, last=False)
 
     def forget(self, slot: int) -> None:
-        """The replica is gone."""
+        """The replica is about to go."""
         there = self._at.pop(slot, OrderedDict())
         for adapter in list(there):
             self._drop(slot, there, adapter)
-        if slot < self.table.shape[1]:
-            self.table[:, slot] = 0.0
-            self.table[AdapterRow.ROOM, slot] = self._room
-
-    def widen(self, slots: int) -> None:
-        """Have columns for so many slots."""
-        before = self.table.shape[1]
-        if slots <= before:
-            return
-        table = np.zeros((len(AdapterRow), max(slots, 2 * before, 64)))
-        table[AdapterRow.ROOM] = self._room
-        table[:, :before] = self.table
-        self.table = table
 
     def _use(self, now_s: float, slot: int, adapter: str) -> None:
         there = self._at.setdefault(slot, OrderedDict())
@@ -142,14 +111,14 @@ class AdapterIndex:
             self._add(now_s, slot, there, adapter)
         self._homes[adapter][slot] = now_s
         if not there[adapter]:
-            self.table[AdapterRow.IN_USE, slot] += 1.0
+            self._fleet.table[FleetRow.ADAPTERS_IN_USE, slot] += 1.0
         there[adapter] += 1
         there.move_to_end(adapter)
         self._shrink(slot, there)
 
     def _shrink(self, slot: int, there: "OrderedDict[str, int]") -> None:
         """Drop what has no room and is not in use, the least recently used first."""
-        while len(there) > self.table[AdapterRow.ROOM, slot]:
+        while len(there) > self._fleet.table[FleetRow.ADAPTER_ROOM, slot]:
             idle = next((adapter for adapter, users in there.items() if not users), None)
             if idle is None:
                 return
@@ -157,12 +126,12 @@ class AdapterIndex:
 
     def _add(self, now_s: float, slot: int, there: "OrderedDict[str, int]", adapter: str) -> None:
         there[adapter] = 0
-        self.table[AdapterRow.LOADED, slot] += 1.0
+        self._fleet.table[FleetRow.ADAPTERS, slot] += 1.0
         self._homes.setdefault(adapter, {})[slot] = now_s
 
     def _drop(self, slot: int, there: "OrderedDict[str, int]", adapter: str) -> None:
         del there[adapter]
-        self.table[AdapterRow.LOADED, slot] -= 1.0
+        self._fleet.table[FleetRow.ADAPTERS, slot] -= 1.0
         homes = self._homes[adapter]
         del homes[slot]
         if not homes:
@@ -175,5 +144,5 @@ class AdapterIndex:
             kept = exp(-grown) if grown < 700.0 else 0.0
             self._since_s, self._total, grown = now_s, self._total * kept, 0.0
             self._work = {adapter: work * kept for adapter, work in self._work.items()}
-            self.table[AdapterRow.WORK] *= kept
+            self._fleet.table[FleetRow.ADAPTER_WORK] *= kept
         return exp(grown)

@@ -6,46 +6,28 @@ decided does not depend on the order in which replicas came.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import inf, isnan, nan
+from math import inf, isnan
 
 import numpy as np
 
 from headway.config import Role
 from headway.routing.fleet.records import Replica
 from headway.routing.fleet.table import EMPTY, Columns, FleetRow, SlotArray
-from headway.routing.types import Figures, ReplicaId, ReplicaLoad
-
-SAMPLE_S = 5.0
-"""Seconds between two samples of what engines have computed."""
-
-
-@dataclass(slots=True)
-class ComputeTime:
-    """Seconds that an engine has computed since it began, as it last said and at the last sample.
-
-    `share` is what it computed of the time between the last two samples, NaN before the second.
-    """
-
-    told_s: float
-    sampled_s: float
-    sampled_at_s: float
-    share: float = nan
+from headway.routing.types import Figures, ReplicaId
 
 
 class RoutedFleet:
-    """All replicas that are known."""
+    """All replicas that are known. A batch uses `adapter_room` adapters until an engine says otherwise."""
 
-    def __init__(self) -> None:
-        self._columns = Columns(np.array([EMPTY.get(row, 0.0) for row in FleetRow]))
+    def __init__(self, adapter_room: float = inf) -> None:
+        empty = {**EMPTY, FleetRow.ADAPTER_ROOM: adapter_room}
+        self._columns = Columns(np.array([empty.get(row, 0.0) for row in FleetRow]))
         self.table = self._columns.values
         self._names: dict[ReplicaId, Replica] = {}
         self._at: dict[int, Replica] = {}
         self._ready: dict[Role, SlotArray] = {role: np.empty(0, dtype=np.int64) for role in Role}
         self._ready_kinds: dict[Role, frozenset[int]] = {role: frozenset() for role in Role}
         self._kinds: dict[Role, dict[int, str]] = {role: {} for role in Role}
-        self._computed: dict[Replica, ComputeTime] = {}
-        self._sampled_s = -inf
 
     def __len__(self) -> int:
         return len(self._names)
@@ -101,12 +83,6 @@ class RoutedFleet:
         if replica.ready:
             self._list(replica.role)
 
-    def is_idle(self, replica: Replica) -> bool:
-        """True if no request is there or will be, as far as is known."""
-        cell, row = self.table[:, replica.slot], FleetRow
-        there = cell[row.WAITING] + cell[row.COMING] + cell[row.RUNNING] + cell[row.OTHER_REQUESTS]
-        return replica.alive and bool(there == 0.0)
-
     def set_caution(self, replica: Replica) -> None:
         """Write down how safe predictions have been there, once that is known."""
         if replica.safety is not None and replica.alive:
@@ -132,31 +108,12 @@ class RoutedFleet:
         self.set_ready(replica, ready=False)
         replica.alive = False
         del self._names[replica.name]
-        self._computed.pop(replica, None)
         del self._at[replica.slot]
         self._columns.give_back(replica.slot)
 
-    def computed(self, now_s: float, replica: Replica, load: ReplicaLoad) -> None:
-        """An engine says how long it has computed, if it does."""
-        if load.busy_s is not None:
-            new = ComputeTime(load.busy_s, load.busy_s, now_s)
-            self._computed.setdefault(replica, new).told_s = load.busy_s
-
-    def sample(self, now_s: float) -> None:
-        """Take the samples that are due. A replica without a new report has not computed meanwhile."""
-        if now_s < self._sampled_s + SAMPLE_S:
-            return
-        self._sampled_s = now_s
-        for each in self._computed.values():
-            if (elapsed_s := now_s - each.sampled_at_s) >= SAMPLE_S:
-                # Clocks that disagree a little do not leave [0, 1].
-                each.share = min(max((each.told_s - each.sampled_s) / elapsed_s, 0.0), 1.0)
-                each.sampled_s, each.sampled_at_s = each.told_s, now_s
-
-    def busy(self) -> Figures:
-        """The share of time that each replica computed before the last sample, by (role, replica)."""
-        of_replica = self._computed.items()
-        return {(it.role.value, it.name): each.share for it, each in of_replica if not isnan(each.share)}
+    def busy_s(self) -> Figures:
+        """Seconds that each replica has computed, by (role, replica), of those whose engines say so."""
+        return {(it.role.value, it.name): it.busy_s for it in self if not isnan(it.busy_s)}
 
     def _list(self, role: Role) -> None:
         listed = sorted((each for each in self if each.ready and each.role is role), key=lambda r: r.name)

@@ -205,6 +205,9 @@ class Replica:
     waiting: dict[int, Record] = field(default_factory=dict)
     """Those whose prompts are to be computed here, under their numbers."""
 
+    busy_s: float = nan
+    """Seconds that it has computed since it began, as its engine last said."""
+
     entered: int = 0
     """Requests that were ever placed here; then prompts that came to be computed here, those that no longer
     are, and requests that have nothing here any more."""

@@ -109,6 +109,14 @@ class FleetRow(IntEnum):
     """When the last prompt was placed here whose TTFT SLO could be kept."""
     SHUT_OUT = 26
     """Requests of ours that wait there for room in its batch or its KV (`reports`)."""
+    ADAPTERS = 27
+    """Adapters there (`adapters`)."""
+    ADAPTERS_IN_USE = 28
+    """Of these, adapters of requests there."""
+    ADAPTER_ROOM = 29
+    """Adapters that a batch can use."""
+    ADAPTER_WORK = 30
+    """Tokens of requests placed there, smoothed."""
 
 
 DUTY_MEMORY = 0.5

@@ -91,6 +91,19 @@ PlainFigures = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...], tuple[An
 
 
 @compiled_in_place
+def there_at(table: FloatArray, slot: int) -> float:
+    """Sequences in a replica's batch or coming to it, and all requests of others."""
+    ours = table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot]
+    return float(ours + table[FleetRow.OTHER_REQUESTS, slot])
+
+
+@compiled_in_place
+def is_idle(table: FloatArray, slot: int) -> bool:
+    """True if no request is there or will be, as far as is known."""
+    return bool(there_at(table, slot) + table[FleetRow.WAITING, slot] == 0.0)
+
+
+@compiled_in_place
 def batch_at(table: FloatArray, slot: int) -> float:
     """Sequences in a replica's batch, those of others included."""
     there = table[FleetRow.RUNNING, slot] + table[FleetRow.OTHER_REQUESTS, slot]
@@ -150,10 +163,7 @@ def admission_s(
     taken = table[FleetRow.RESERVED_TOKENS, slot] + table[FleetRow.OTHER_TOKENS, slot]
     # Those that others have queued there come first, and hold no KV yet; they are taken for as long.
     taken += need * others_queued(table, slot)
-    there = (
-        table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot] + table[FleetRow.OTHER_REQUESTS, slot]
-    )
-    lacking = 0.0
+    there, lacking = there_at(table, slot), 0.0
     if taken + need > capacity and taken > 0.0:
         lacking = (taken + need - capacity) / taken
     if there + 1.0 > batching.max_batch:

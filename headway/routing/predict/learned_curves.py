@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headway.routing.fleet.table import DECODE_ROLE, PREFILL_ROLE, FleetRow, FloatArray, SlotArray
-from headway.routing.predict.forecast import ForecastRow, features_of
+from headway.routing.predict.forecast import ForecastRow, features_of, is_idle
 from interp.jit import compiled, compiled_in_place
 from predictors.latency import LatencyModel, TargetModel
 from predictors.latency.curve import LONGEST_S, SHORTEST_S, UNBOUNDED
@@ -98,8 +98,7 @@ def correct_at(  # noqa: PLR0917 - plain figures, compiled
     """
     further_s, ttft, tpot, limits, weight = figures
     busy, kind = limits.shape[1] - 1, int(table[FleetRow.KIND, slot])
-    there = table[FleetRow.WAITING, slot] + table[FleetRow.COMING, slot]
-    there += table[FleetRow.RUNNING, slot] + table[FleetRow.OTHER_REQUESTS, slot]
+    idle = is_idle(table, slot)
     rows[ForecastRow.TTFT_S, place] += further_s
     if len(ttft) or len(tpot):
         values = features_of(role, table, slot, cached, input_tokens)
@@ -110,14 +109,14 @@ def correct_at(  # noqa: PLR0917 - plain figures, compiled
         inputs[UNCACHED] = input_tokens * (1.0 - min(max(values[PREFIX_SCORE], 0.0), 1.0))
     if role != DECODE_ROLE:
         base_s = rows[ForecastRow.TTFT_S, place]
-        column = kind if there == 0.0 else busy if len(ttft) else -1
+        column = kind if idle else busy if len(ttft) else -1
         seconds = _learned_at(ttft, inputs, weight, base_s)
         if column >= 0 and isfinite(seconds):
             seconds = min(max(seconds, limits[0, column] * base_s), limits[1, column] * base_s)
         rows[ForecastRow.TTFT_S, place] = seconds
     if role != PREFILL_ROLE:
         base_s = rows[ForecastRow.TPOT_S, place]
-        column = kind if there == 0.0 else busy if len(tpot) else -1
+        column = kind if idle else busy if len(tpot) else -1
         seconds = _learned_at(tpot, inputs, weight, base_s)
         if column >= 0 and isfinite(seconds):
             seconds = min(max(seconds, limits[2, column] * base_s), limits[3, column] * base_s)

@@ -103,7 +103,7 @@ class EngineReports:
 
     def take(self, now_s: float, replica: Replica, load: ReplicaLoad) -> None:
         """An engine's own figures have come."""
-        self._fleet.computed(now_s, replica, load)
+        replica.busy_s = replica.busy_s if load.busy_s is None else load.busy_s
         reported = self._reported.setdefault(replica, _Reported())
         if load != reported.load:
             counts = replica.prompts_placed, replica.prompts_left, replica.requests_left
