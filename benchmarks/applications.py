@@ -55,8 +55,11 @@ def _row(count: int, folder: str) -> str:
         # No Serve runs: that none of its applications is there says nothing of them here.
         with _pages(count) as urls, patch.object(control_plane, "live", return_value=None):
             began_s = time.monotonic()
-            for number, url in enumerate(urls):
-                control_plane.start(_settings(number, url), f"app{number}")
+            started = control_plane.start(
+                {f"app{number}": _settings(number, url) for number, url in enumerate(urls)}
+            )
+            assert all(isinstance(token, str) for token in started.values()), started
+            for number in range(count):
                 _report(number)
             started_s = time.monotonic() - began_s
             pids = _pids(names.ACTORS)

@@ -15,9 +15,12 @@ from headway_cli.live_checks import check_live
 
 if TYPE_CHECKING:
     from ray.serve import Application
+    from ray.serve.schema import ApplicationStatusOverview
 
 PLANS_WITHIN_S = 45.0
 POLL_S = 0.25
+SAY_EVERY_S = 5.0
+"""Between two lines on how far a fleet is."""
 
 Say = Callable[[str], None]
 
@@ -120,7 +123,11 @@ def deploy(config: HeadwayConfig, say: Say, form: Form = WHOLE, name: str = APPL
     if form.plans_within_s is not None:
         deadline = time.monotonic() + form.plans_within_s
     places = [f"{url}/deployments/{member}" for member in form.members] or [url]
-    why_not = next(filter(None, (_waited_until_ready(place, deadline) for place in places)), "")
+    why_not, tell = "", _paced(say, SAY_EVERY_S)
+    for ready, place in enumerate(places):
+        tell(f"{ready} of {len(places)} deployments are ready")
+        if why_not := _waited_until_ready(place, deadline):
+            break
     if why_not and form.plans_within_s is None:
         raise CliError(f"not ready after {within_s:g} s (engine.ready_within_s): {why_not}")
     return Deployed(url=url, waits_for=why_not)
@@ -157,7 +164,10 @@ def why_not_up(name: str = APPLICATION) -> str:
     """The last words of the deployments that did not start, each in a line."""
     from ray import serve
 
-    found = serve.status().applications.get(name)
+    return _why_not(serve.status().applications.get(name))
+
+
+def _why_not(found: "ApplicationStatusOverview | None") -> str:
     if found is None:
         return "nothing is known of it"
     # What a replica raised is the last line of a traceback.
@@ -205,22 +215,39 @@ def wait_until_running(applications: Sequence[str], within_s: float, say: Say) -
     """Wait until every deployment of these runs, and report each new reason why one does not. CliError."""
     from ray import serve
 
-    said, deadline = "", time.monotonic() + within_s
+    many, deadline = len(applications) > 1, time.monotonic() + within_s
+    tell = _paced(say, SAY_EVERY_S if many else 0.0)
     while True:
         found = serve.status().applications
         waiting = [name for name in applications if name not in found or found[name].status != "RUNNING"]
         if not waiting:
             return
-        name = waiting[0]
-        why = f"{name}: {why_not_up(name)}" if len(applications) > 1 else why_not_up(name)
+        failed = (name for name in waiting if name in found and found[name].status == "DEPLOY_FAILED")
+        name = next(failed, waiting[0])
+        reason = _why_not(found.get(name))
+        why = f"{name}: {reason or 'starts'}" if many else reason
         if name in found and found[name].status == "DEPLOY_FAILED":
             raise CliError(f"the application did not start: {why}")
         if time.monotonic() > deadline:
             raise CliError(f"not up after {within_s:g} s (engine.ready_within_s): {why}")
-        if name in found and why_not_up(name) and why != said:
-            say(why)
-            said = why
+        if many:
+            tell(f"{len(applications) - len(waiting)} of {len(applications)} run; {why}")
+        elif name in found:
+            tell(why)
         time.sleep(POLL_S)
+
+
+def _paced(say: Say, every_s: float) -> Say:
+    """`say` for lines of which the newest counts: none twice, and the first, and each next, after so long."""
+    said, next_s = "", time.monotonic() + every_s
+
+    def tell(line: str) -> None:
+        nonlocal said, next_s
+        if line and line != said and time.monotonic() >= next_s:
+            say(line)
+            said, next_s = line, time.monotonic() + every_s
+
+    return tell
 
 
 def _waited_until_ready(url: str, deadline: float) -> str:
