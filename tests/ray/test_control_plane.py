@@ -77,12 +77,12 @@ def actor(name: str) -> Any:
     return ray.get_actor(name, namespace=names.NAMESPACE)
 
 
-def planner(method: str, *arguments: object) -> Any:
+def planner(method: str, *arguments: object, **more: object) -> Any:
     """What it answers; while the store is slow, as beside replicas that start, it is asked again."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
-            return ray.get(getattr(actor(names.PLANNER), method).remote(*arguments), timeout=30)
+            return ray.get(getattr(actor(names.PLANNER), method).remote(*arguments, **more), timeout=30)
         except StoreAway:
             if time.monotonic() > deadline:
                 raise
