@@ -47,9 +47,9 @@ class RequestRecord:
     """One request; `tokens` is on the path of every chunk and costs about a microsecond."""
 
     __slots__ = ("_first_s", "_last_s", "_metrics", "_number", "adapter", "arrived_at", "arrived_s",
-                 "attempt", "cached_tokens", "ended_s", "error", "input_tokens", "key", "met", "outcome",
-                 "output", "output_tokens", "path", "reason", "repeat", "request_id", "status", "targets",
-                 "timeline")  # fmt: skip
+                 "attempt", "cached_tokens", "ended_s", "error", "input_tokens", "key", "met", "most_tokens",
+                 "outcome", "output", "output_tokens", "path", "reason", "repeat", "request_id", "status",
+                 "targets", "timeline")  # fmt: skip
 
     def __init__(
         self, request_id: str, path: str, key: str, metrics: GatewayMetrics, timeline: Timeline
@@ -67,6 +67,8 @@ class RequestRecord:
         self.repeat, self._number = False, 0
         """Whether it is a request that failed before, tried again; its number in the log of arrivals."""
         self.cached_tokens: int | None = None
+        self.most_tokens = 0
+        """Of input and output together that it may come to."""
         self.output = self.output_tokens = 0
         self._first_s: float | None = None
         self._last_s = self.ended_s = 0.0
@@ -90,7 +92,9 @@ class RequestRecord:
 
     def received(self, at_s: float | None = None) -> None:
         """The body is here: the request's time begins, if it has not begun `at_s` elsewhere."""
-        self.arrived_s = self.timeline.clock() if at_s is None else at_s
+        now_s = self.timeline.clock()
+        self.arrived_s = now_s if at_s is None else at_s
+        self.arrived_at -= 0.0 if at_s is None else now_s - at_s
 
     def judged_by(self, targets: SloTargets) -> None:
         """The request is judged by these targets."""

@@ -9,29 +9,43 @@ The client sees none of it. The time of a call begins where it came first; the f
 and the next one as its own request.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from starlette.types import Message, Receive, Scope, Send
 
 from serve_apps.access import Holder
-from serve_apps.gateway.responses import Header
+from serve_apps.faults import Outcome
+from serve_apps.gateway.responses import Channel, Header
 
 
 class Next(Protocol):
     """Another deployment that takes a call for which there is no place here."""
 
-    async def ready(self) -> bool:
-        """Whether it, or one after it, has replicas, so that nothing waits here; else it takes what is turned
+    def holds(self, tokens: int) -> bool:
+        """Whether so many tokens fit its model, or that of one after it; else it can take nothing."""
+
+    async def ready(self, tokens: int) -> bool:
+        """Whether one that holds them has replicas, so that nothing waits here; else it takes what is turned
         away.
         """
 
-    async def serve(self, arrived_s: float) -> None:
-        """Serve the call, whose time began then."""
+    async def serve(self, before: "Before") -> None:
+        """Serve the call, which has been elsewhere."""
 
 
-NEXT, ARRIVED = "headway.next", "headway.arrived_s"
-"""Keys of a scope: the `Next`, if there is one, and when a call came that was handed on."""
+class Before(NamedTuple):
+    """What a call that is handed on has had: when its time began, its channel, which may have carried
+    comments, and who hears in the end how it ended.
+    """
+
+    arrived_s: float
+    channel: Channel
+    told: Sequence[Callable[[Outcome], None]]
+
+
+NEXT, BEFORE = "headway.next", "headway.before"
+"""Keys of a scope: the `Next`, if there is one, and the `Before` of a call that was handed on."""
 
 
 class Target(Protocol):
@@ -63,12 +77,13 @@ class Spillover(NamedTuple):
     """Where a call goes that finds no place."""
 
     call: Call
-    ready: Callable[[], Coroutine[Any, Any, bool]]
+    holds: Callable[[int], bool]
+    ready: Callable[[int], Coroutine[Any, Any, bool]]
     served: Callable[[Call], Awaitable[None]]
 
-    async def serve(self, arrived_s: float) -> None:
-        """Serve the call, whose time began then."""
-        await self.served(self.call._replace(scope={**self.call.scope, ARRIVED: arrived_s}))
+    async def serve(self, before: Before) -> None:
+        """Serve the call, which has been elsewhere."""
+        await self.served(self.call._replace(scope={**self.call.scope, BEFORE: before}))
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
