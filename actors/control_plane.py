@@ -23,8 +23,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -100,10 +99,9 @@ def _served(config: HeadwayConfig) -> Served:
 def _taken(application: str, config: HeadwayConfig, others: Mapping[str, Served]) -> str:
     """Why it cannot have its model; empty if it can, as those of one fleet can, to which it spills over."""
     fleet = config.fleet.application
-    for name, each in others.items():
-        if each.model == config.model and not (
-            fleet and json.loads(each.settings)["fleet"]["application"] == fleet
-        ):
+    alike = {name: json.loads(each.settings) for name, each in others.items() if each.model == config.model}
+    for name, settings in alike.items():
+        if not fleet or settings["fleet"]["application"] != fleet:
             return (
                 f"the application {name!r} of this cluster serves {config.model!r} already; "
                 f"end that one first, or run {application!r} in another cluster"
@@ -215,7 +213,7 @@ def _leave(
         router, there = _router(known[name]), set(running())
         for host in (names.HOSTS | ({router} & kept)) & there:
             if (actor := names.find_actor(host)) is not None:
-                _call(actor, "remove", host, name)
+                _wait(actor.remove.remote(name), host, time.monotonic() + START_S)
         if router not in kept:
             _end(tuple({router} & there))
 
@@ -246,36 +244,24 @@ def _bring_up(coming: Mapping[str, HeadwayConfig], *, routes: bool) -> Mapping[s
         if not actors.keys() >= set(wanted[application]):
             actors |= _create(config, settings[application], application, routes=routes)
 
-    def call_for_each(name: str, method: str, key: str = "") -> None:
-        asked = {
-            each: getattr(actors[name], method).remote(
-                application=each, **({key: settings[each]} if key else {})
-            )
-            for each in coming
-            if name in wanted[each] and each not in failed
-        }
+    def call(name: str, method: str, given: Callable[[str], Mapping[str, str]]) -> None:
+        those = [each for each in coming if name in wanted[each] and each not in failed]
+        asked = {each: getattr(actors[name], method).remote(**given(each)) for each in those}
         until_s = time.monotonic() + START_S + len(asked)
         for each, answer in asked.items():
-            with _kept(failed, [each]):
+            try:
                 _wait(answer, name, until_s)
+            except ControlPlaneError as error:
+                failed[each] = error
 
     for name in sorted(actors, key=names.PLANNER.__eq__):
-        with _kept(failed, [each for each in coming if name in wanted[each]]):
-            _call(actors[name], names.READY, name)
         if names.hosts(name):
-            call_for_each(name, "add", "settings")
-    call_for_each(names.PLANNER, "configure", "config_json")
-    call_for_each(names.PLANNER, "start")
+            call(name, "add", lambda each: {"application": each, "settings": settings[each]})
+        else:
+            call(name, names.READY, lambda _: {})
+    call(names.PLANNER, "configure", lambda each: {"application": each, "config_json": settings[each]})
+    call(names.PLANNER, "start", lambda each: {"application": each})
     return failed
-
-
-@contextmanager
-def _kept(failed: dict[str, ControlPlaneError], whose: Iterable[str]) -> Iterator[None]:
-    """What goes wrong within it has failed for these."""
-    try:
-        yield
-    except ControlPlaneError as error:
-        failed |= dict.fromkeys(whose, error)
 
 
 def _create(config: HeadwayConfig, settings: str, application: str, *, routes: bool) -> dict[str, Any]:
@@ -311,10 +297,6 @@ def _create(config: HeadwayConfig, settings: str, application: str, *, routes: b
 
 def _without_application(kind: Callable[[str, Store], Any]) -> Make:
     return lambda settings, _, store: kind(settings, store)
-
-
-def _call(actor: Any, method: str, name: str, *args: object) -> None:  # noqa: ANN401 - a handle
-    _wait(getattr(actor, method).remote(*args), name, time.monotonic() + START_S)
 
 
 def _wait(answer: Any, name: str, until_s: float) -> None:  # noqa: ANN401 - an object reference

@@ -70,7 +70,8 @@ def _row(count: int, folder: str) -> str:
                     _report(number)
             cores = (cpu_s(pids) - cpu_before_s) / (time.monotonic() - began_s)
             planner = names.find_actor(names.PLANNER)
-            said = [ray.get(planner.status.remote(application=f"app{n}"))["planner"] for n in range(count)]
+            asked = [planner.status.remote(application=f"app{number}") for number in range(count)]
+            said = [each["planner"] for each in ray.get(asked)]
             ticks_s = [each["tick_s"] for each in said if each["tick_s"] is not None]
             median_s = quantiles(ticks_s, n=2)[0] if len(ticks_s) > 1 else ticks_s[0]
             late = f"{sum(each['late_ticks'] for each in said)} of {sum(each['ticks'] for each in said)}"

@@ -123,11 +123,7 @@ def deploy(config: HeadwayConfig, say: Say, form: Form = WHOLE, name: str = APPL
     if form.plans_within_s is not None:
         deadline = time.monotonic() + form.plans_within_s
     places = [f"{url}/deployments/{member}" for member in form.members] or [url]
-    why_not, tell = "", _paced(say, SAY_EVERY_S)
-    for ready, place in enumerate(places):
-        tell(f"{ready} of {len(places)} deployments are ready")
-        if why_not := _waited_until_ready(place, deadline):
-            break
+    why_not = next(filter(None, (_waited_until_ready(place, deadline) for place in places)), "")
     if why_not and form.plans_within_s is None:
         raise CliError(f"not ready after {within_s:g} s (engine.ready_within_s): {why_not}")
     return Deployed(url=url, waits_for=why_not)
@@ -160,14 +156,11 @@ def run(applications: Mapping[str, "Application"]) -> None:
         raise CliError(f"the application did not start: {error}; {why}") from error
 
 
-def why_not_up(name: str = APPLICATION) -> str:
-    """The last words of the deployments that did not start, each in a line."""
+def why_not_up(name: str = APPLICATION, found: "ApplicationStatusOverview | None" = None) -> str:
+    """The last words of the deployments that did not start, each in a line; `found` is what Serve says."""
     from ray import serve
 
-    return _why_not(serve.status().applications.get(name))
-
-
-def _why_not(found: "ApplicationStatusOverview | None") -> str:
+    found = found or serve.status().applications.get(name)
     if found is None:
         return "nothing is known of it"
     # What a replica raised is the last line of a traceback.
@@ -215,39 +208,27 @@ def wait_until_running(applications: Sequence[str], within_s: float, say: Say) -
     """Wait until every deployment of these runs, and report each new reason why one does not. CliError."""
     from ray import serve
 
-    many, deadline = len(applications) > 1, time.monotonic() + within_s
-    tell = _paced(say, SAY_EVERY_S if many else 0.0)
+    many, said, deadline = len(applications) > 1, "", time.monotonic() + within_s
+    every_s = SAY_EVERY_S if many else 0.0
+    next_s = time.monotonic() + every_s
     while True:
         found = serve.status().applications
         waiting = [name for name in applications if name not in found or found[name].status != "RUNNING"]
         if not waiting:
             return
-        failed = (name for name in waiting if name in found and found[name].status == "DEPLOY_FAILED")
-        name = next(failed, waiting[0])
-        reason = _why_not(found.get(name))
+        failed = [name for name in waiting if name in found and found[name].status == "DEPLOY_FAILED"]
+        name = (failed or waiting)[0]
+        reason = why_not_up(name, found.get(name))
         why = f"{name}: {reason or 'starts'}" if many else reason
-        if name in found and found[name].status == "DEPLOY_FAILED":
+        if failed:
             raise CliError(f"the application did not start: {why}")
         if time.monotonic() > deadline:
             raise CliError(f"not up after {within_s:g} s (engine.ready_within_s): {why}")
-        if many:
-            tell(f"{len(applications) - len(waiting)} of {len(applications)} run; {why}")
-        elif name in found:
-            tell(why)
-        time.sleep(POLL_S)
-
-
-def _paced(say: Say, every_s: float) -> Say:
-    """`say` for lines of which the newest counts: none twice, and the first, and each next, after so long."""
-    said, next_s = "", time.monotonic() + every_s
-
-    def tell(line: str) -> None:
-        nonlocal said, next_s
-        if line and line != said and time.monotonic() >= next_s:
+        line = f"{len(applications) - len(waiting)} of {len(applications)} run; {why}" if many else why
+        if name in found and line not in ("", said) and time.monotonic() >= next_s:
             say(line)
             said, next_s = line, time.monotonic() + every_s
-
-    return tell
+        time.sleep(POLL_S)
 
 
 def _waited_until_ready(url: str, deadline: float) -> str:

@@ -147,16 +147,19 @@ class Generation:
         records = [record]
         after: Next | None = scope.get(NEXT)
         outcome: Outcome = "aborted"
+        refusal: Fault | None = None
         try:
             await self._serve(scope, receive, channel, records, holder)
             outcome = "ok"
         except ClientGone:
             outcome = "ok" if channel.ended else "aborted"
         except Fault as fault:
+            # Bound to no other name: it has this frame.
+            fault = _said(fault, before)
             # Once its last byte has left, a request has gone well.
             outcome = "ok" if channel.ended else fault.outcome
             if _goes_on(after, channel, record, fault):
-                outcome = "spilled"
+                outcome, refusal = "spilled", fault.with_traceback(None)
             elif not channel.ended:
                 for each in records:
                     each.failed(fault)
@@ -182,8 +185,8 @@ class Generation:
                 state.records.end(each)
                 if tracing is not None:
                     tracing.ended(each)
-        if after is not None and outcome == "spilled":
-            await _handed_on(after, Before(record.arrived_s, channel, told))
+        if after is not None and refusal is not None:
+            await _handed_on(after, Before(record.arrived_s, refusal, channel, told))
 
     async def _serve(
         self, scope: Scope, receive: Receive, channel: Channel, records: list[RequestRecord], holder: Holder
@@ -202,7 +205,8 @@ class Generation:
                 alike = partial(state.repeats.digest, holder.tenant, self._api.path)
                 digest = await self._beside(alike, body, long=len(body) >= LONG_BYTES)
                 requests, counts = await self._engine_requests(prompts, len(body), record)
-                if (after := scope.get(NEXT)) is not None and await after.ready(record.most_tokens):
+                longest = max(each.input_tokens + each.max_tokens for each in requests)
+                if (after := scope.get(NEXT)) is not None and await after.ready(longest):
                     requests = [_spilling(each) for each in requests]
             for number in range(1, len(requests)):
                 records.append(record.another(number))
@@ -313,7 +317,6 @@ class Generation:
                 f" asked for: {read.tokens} of input and {max_tokens} of output",
                 param=self._api.prompt_param,
             )
-        record.most_tokens = max(record.most_tokens, read.tokens + max_tokens)
         routed = self._state.routes.needed(targets)
         blocks: tuple[int, ...] = ()
         if routed:
@@ -436,10 +439,13 @@ def _goes_on(after: Next | None, channel: Channel, record: RequestRecord, fault:
 
     What a key tries again too often is turned away by all.
     """
-    if after is None or channel.spoken or not isinstance(fault, NO_PLACE):
-        return False
     refused = record.attempt is not None and record.attempt.refused
-    return not refused and (isinstance(fault, TooLongForModel) or after.holds(record.most_tokens))
+    return after is not None and not channel.spoken and not refused and isinstance(fault, NO_PLACE)
+
+
+def _said(fault: Fault, before: Before | None) -> Fault:
+    """What a client is told: what is too long only here is what was turned away before."""
+    return before.refusal if before is not None and isinstance(fault, TooLongForModel) else fault
 
 
 async def _handed_on(after: Next, before: Before) -> None:

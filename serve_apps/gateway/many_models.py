@@ -19,6 +19,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
+from math import inf
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -208,27 +209,17 @@ class ManyModels(Collector):
         if (to := self._apps.get(after)) is None or model not in to.models:
             await call.by(self._apps[name])
         else:
-            holds, ready = partial(self._holds, after, model), partial(self._takes, after, model)
-            served = partial(self._served, after, model=model)
-            await call.by(self._apps[name], Spillover(call, holds, ready, served))
-
-    def _line(self, name: str, model: str, tokens: int) -> Iterator[Member]:
-        """A deployment, and those that it spills over to, as far as they hold so many tokens for a model."""
-        while (app := self._apps.get(name)) is not None and model in app.models:
-            if not tokens or tokens <= app.entry(model)["max_model_tokens"]:
-                yield app
-            name = self._after.get(name, "")
-
-    def _holds(self, name: str, model: str, tokens: int) -> bool:
-        # One that went says so itself.
-        return name not in self._apps or next(self._line(name, model, tokens), None) is not None
+            ready, served = partial(self._takes, after, model), partial(self._served, after, model=model)
+            await call.by(self._apps[name], Spillover(call, ready, served))
 
     async def _takes(self, name: str, model: str, tokens: int = 0) -> bool:
-        """Whether one of them has replicas."""
-        for app in self._line(name, model, tokens):
-            if not (await app.waits_for() or await app.empty()):
-                return True
-        return False
+        """Whether a deployment, or one that it spills over to, holds so many and has replicas for a model."""
+        app = self._apps.get(name)
+        if app is None or model not in app.models:
+            return False
+        holds = tokens <= app.entry(model).get("max_model_tokens", inf)
+        ready = holds and not (await app.waits_for() or await app.empty())
+        return ready or await self._takes(self._after.get(name, ""), model, tokens)
 
     def _models_of(self, holder: Holder) -> Sequence[str]:
         return [name for name in self._by_model if holder.may_use(name)]

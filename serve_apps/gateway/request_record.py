@@ -47,9 +47,9 @@ class RequestRecord:
     """One request; `tokens` is on the path of every chunk and costs about a microsecond."""
 
     __slots__ = ("_first_s", "_last_s", "_metrics", "_number", "adapter", "arrived_at", "arrived_s",
-                 "attempt", "cached_tokens", "ended_s", "error", "input_tokens", "key", "met", "most_tokens",
-                 "outcome", "output", "output_tokens", "path", "reason", "repeat", "request_id", "status",
-                 "targets", "timeline")  # fmt: skip
+                 "attempt", "cached_tokens", "ended_s", "error", "input_tokens", "key", "met", "outcome",
+                 "output", "output_tokens", "path", "reason", "repeat", "request_id", "status", "targets",
+                 "timeline")  # fmt: skip
 
     def __init__(
         self, request_id: str, path: str, key: str, metrics: GatewayMetrics, timeline: Timeline
@@ -67,8 +67,6 @@ class RequestRecord:
         self.repeat, self._number = False, 0
         """Whether it is a request that failed before, tried again; its number in the log of arrivals."""
         self.cached_tokens: int | None = None
-        self.most_tokens = 0
-        """Of input and output together that it may come to."""
         self.output = self.output_tokens = 0
         self._first_s: float | None = None
         self._last_s = self.ended_s = 0.0

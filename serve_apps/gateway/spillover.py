@@ -15,19 +15,16 @@ from typing import Any, NamedTuple, Protocol
 from starlette.types import Message, Receive, Scope, Send
 
 from serve_apps.access import Holder
-from serve_apps.faults import Outcome
+from serve_apps.faults import Fault, Outcome
 from serve_apps.gateway.responses import Channel, Header
 
 
 class Next(Protocol):
     """Another deployment that takes a call for which there is no place here."""
 
-    def holds(self, tokens: int) -> bool:
-        """Whether so many tokens fit its model, or that of one after it; else it can take nothing."""
-
     async def ready(self, tokens: int) -> bool:
-        """Whether one that holds them has replicas, so that nothing waits here; else it takes what is turned
-        away.
+        """Whether it, or one after it, holds so many and has replicas, so that nothing waits here; else it
+        takes what is turned away.
         """
 
     async def serve(self, before: "Before") -> None:
@@ -35,11 +32,12 @@ class Next(Protocol):
 
 
 class Before(NamedTuple):
-    """What a call that is handed on has had: when its time began, its channel, which may have carried
-    comments, and who hears in the end how it ended.
+    """What a call that is handed on has had: when its time began, why it is, its channel, which may have
+    carried comments, and who hears in the end how it ended.
     """
 
     arrived_s: float
+    refusal: Fault
     channel: Channel
     told: Sequence[Callable[[Outcome], None]]
 
@@ -77,7 +75,6 @@ class Spillover(NamedTuple):
     """Where a call goes that finds no place."""
 
     call: Call
-    holds: Callable[[int], bool]
     ready: Callable[[int], Coroutine[Any, Any, bool]]
     served: Callable[[Call], Awaitable[None]]
 

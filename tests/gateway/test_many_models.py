@@ -313,8 +313,13 @@ class Anew(list[Step]):
 @pytest.mark.parametrize("step", [NO_PLACE, ReplicaLost("it died"), chunks("a")[0]])
 def test_a_call_leaves_nothing_to_the_garbage_collector(step: Step) -> None:
     front, now_s = ManyModels(ANY, _no_budget), [0.0]
-    backend = ScriptedBackend(Anew([step]), loads=LOADS)
-    front.change({"chat": make_app(HeadwayConfig(model="llama"), backend, clock=lambda: now_s[0])})
+    made = (
+        make_app(
+            HeadwayConfig(model="llama"), ScriptedBackend(Anew([each]), loads=LOADS), clock=lambda: now_s[0]
+        )
+        for each in (step, NO_PLACE)
+    )
+    front.change(dict(zip(("chat", "more"), made, strict=True)), {"chat": "more"})
     gc.collect()
     gc.disable()
     try:
