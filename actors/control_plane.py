@@ -99,14 +99,14 @@ def _served(config: HeadwayConfig) -> Served:
 def _taken(application: str, config: HeadwayConfig, others: Mapping[str, Served]) -> str:
     """Why it cannot have its model; empty if it can, as those of one fleet can, to which it spills over."""
     fleet = config.fleet.application
-    alike = {name: json.loads(each.settings) for name, each in others.items() if each.model == config.model}
-    for name, settings in alike.items():
-        if not fleet or settings["fleet"]["application"] != fleet:
-            return (
-                f"the application {name!r} of this cluster serves {config.model!r} already; "
-                f"end that one first, or run {application!r} in another cluster"
-            )
-    return ""
+    taken = (
+        f"the application {name!r} of this cluster serves {config.model!r} already; "
+        f"end that one first, or run {application!r} in another cluster"
+        for name, each in others.items()
+        if each.model == config.model
+        and not (fleet and json.loads(each.settings)["fleet"]["application"] == fleet)
+    )
+    return next(taken, "")
 
 
 def revive(

@@ -51,7 +51,7 @@ from serve_apps.gateway.responses import (
     WholeAnswer,
 )
 from serve_apps.gateway.slo_targets import SloTargets, explanation, route_request
-from serve_apps.gateway.spillover import BEFORE, NEXT, Before, Next
+from serve_apps.gateway.spillover import BEFORE, NEXT, Before, Spillover
 from serve_apps.gateway.state import GatewayState
 
 
@@ -145,7 +145,7 @@ class Generation:
         record.judged_by(SloTargets(tenant=holder.tenant))
         state.records.begin(record)
         records = [record]
-        after: Next | None = scope.get(NEXT)
+        after: Spillover | None = scope.get(NEXT)
         outcome: Outcome = "aborted"
         refusal: Fault | None = None
         try:
@@ -154,8 +154,8 @@ class Generation:
         except ClientGone:
             outcome = "ok" if channel.ended else "aborted"
         except Fault as fault:
-            # Bound to no other name: it has this frame.
-            fault = _said(fault, before)
+            # What is too long only here is what was turned away before. No other name: it has this frame.
+            fault = before.refusal if before and isinstance(fault, TooLongForModel) else fault
             # Once its last byte has left, a request has gone well.
             outcome = "ok" if channel.ended else fault.outcome
             if _goes_on(after, channel, record, fault):
@@ -186,7 +186,7 @@ class Generation:
                 if tracing is not None:
                     tracing.ended(each)
         if after is not None and refusal is not None:
-            await _handed_on(after, Before(record.arrived_s, refusal, channel, told))
+            await after.serve(Before(record.arrived_s, refusal, channel, told))
 
     async def _serve(
         self, scope: Scope, receive: Receive, channel: Channel, records: list[RequestRecord], holder: Holder
@@ -207,7 +207,10 @@ class Generation:
                 requests, counts = await self._engine_requests(prompts, len(body), record)
                 longest = max(each.input_tokens + each.max_tokens for each in requests)
                 if (after := scope.get(NEXT)) is not None and await after.ready(longest):
-                    requests = [_spilling(each) for each in requests]
+                    requests = [
+                        replace(each, route=each.route and replace(each.route, spills=True))
+                        for each in requests
+                    ]
             for number in range(1, len(requests)):
                 records.append(record.another(number))
                 state.records.begin(records[-1])
@@ -428,32 +431,13 @@ class Generation:
             await anext(chunks, None)
 
 
-def _spilling(request: EngineRequest) -> EngineRequest:
-    """The same, to be turned away at once where it finds no place."""
-    route = request.route
-    return request if route is None else replace(request, route=replace(route, spills=True))
-
-
-def _goes_on(after: Next | None, channel: Channel, record: RequestRecord, fault: Fault) -> bool:
+def _goes_on(after: Spillover | None, channel: Channel, record: RequestRecord, fault: Fault) -> bool:
     """Whether the next deployment takes a call that ended so: no part of its answer has left.
 
     What a key tries again too often is turned away by all.
     """
     refused = record.attempt is not None and record.attempt.refused
     return after is not None and not channel.spoken and not refused and isinstance(fault, NO_PLACE)
-
-
-def _said(fault: Fault, before: Before | None) -> Fault:
-    """What a client is told: what is too long only here is what was turned away before."""
-    return before.refusal if before is not None and isinstance(fault, TooLongForModel) else fault
-
-
-async def _handed_on(after: Next, before: Before) -> None:
-    try:
-        await after.serve(before)
-    except Fault as fault:
-        # It went meanwhile.
-        await _say(before.channel, fault)
 
 
 async def _say(channel: Channel, fault: Fault) -> None:

@@ -49,7 +49,7 @@ from serve_apps.gateway.app import AUXILIARY_CALLS, adding, request_id_of
 from serve_apps.gateway.fleet import GATEWAY, joined
 from serve_apps.gateway.reading import LONG_BYTES, Bodies, model_named
 from serve_apps.gateway.responses import ENDPOINTS, Channel, Header
-from serve_apps.gateway.spillover import Call, Spillover, Target
+from serve_apps.gateway.spillover import BEFORE, Call, Spillover, Target
 
 PREFIX = "/deployments/"
 BY_BODY = frozenset(
@@ -201,10 +201,12 @@ class ManyModels(Collector):
         await self._served(name or next(iter(self._apps)), call, model or app.models[0])
 
     async def _served(self, name: str, call: Call, model: str) -> None:
-        """Let a deployment serve a call, or the next one what it has no place for. Unready."""
+        """Let a deployment serve a call, or the next one what it has no place for."""
         if name not in self._apps:
             # It went while the call waited at the one before it.
-            raise Unready(f"{name} is no longer served here", retry_after_s=RETRY_AFTER_S)
+            gone = Unready(f"{name} is no longer served here", retry_after_s=RETRY_AFTER_S)
+            await call.scope[BEFORE].channel.fail(gone)
+            return
         after = self._after.get(name, "")
         if (to := self._apps.get(after)) is None or model not in to.models:
             await call.by(self._apps[name])

@@ -90,9 +90,9 @@ class RequestRecord:
 
     def received(self, at_s: float | None = None) -> None:
         """The body is here: the request's time begins, if it has not begun `at_s` elsewhere."""
-        now_s = self.timeline.clock()
-        self.arrived_s = now_s if at_s is None else at_s
-        self.arrived_at -= 0.0 if at_s is None else now_s - at_s
+        if at_s is not None:
+            self.arrived_at += at_s - self.arrived_s
+        self.arrived_s = self.timeline.clock() if at_s is None else at_s
 
     def judged_by(self, targets: SloTargets) -> None:
         """The request is judged by these targets."""

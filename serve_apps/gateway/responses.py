@@ -143,8 +143,7 @@ class BeatingAnswer(StreamedAnswer):
         super().__init__(channel, headers)
         self._waits = waits
         self._every_s, self._sent_s = every_s, asyncio.get_running_loop().time()
-        self._sending = asyncio.Lock()
-        self._beat: asyncio.Task[None] | None = asyncio.create_task(self._beats())
+        self._sending, self._beat = asyncio.Lock(), asyncio.create_task(self._beats())
 
     async def part(self, part: bytes, *, last: bool = False) -> None:
         """Some events."""
@@ -161,10 +160,9 @@ class BeatingAnswer(StreamedAnswer):
 
     def close(self) -> None:
         """No more comments: the answer is complete, or the request over."""
-        # Let go of the task, too, which holds this object.
-        beat, self._beat = self._beat, None
-        if beat is not None:
-            beat.cancel()
+        self._beat.cancel()
+        # It holds this object.
+        del self._beat
 
     async def _beats(self) -> None:
         while not self._channel.ended:

@@ -19,18 +19,6 @@ from serve_apps.faults import Fault, Outcome
 from serve_apps.gateway.responses import Channel, Header
 
 
-class Next(Protocol):
-    """Another deployment that takes a call for which there is no place here."""
-
-    async def ready(self, tokens: int) -> bool:
-        """Whether it, or one after it, holds so many and has replicas, so that nothing waits here; else it
-        takes what is turned away.
-        """
-
-    async def serve(self, before: "Before") -> None:
-        """Serve the call, which has been elsewhere."""
-
-
 class Before(NamedTuple):
     """What a call that is handed on has had: when its time began, why it is, its channel, which may have
     carried comments, and who hears in the end how it ended.
@@ -43,7 +31,7 @@ class Before(NamedTuple):
 
 
 NEXT, BEFORE = "headway.next", "headway.before"
-"""Keys of a scope: the `Next`, if there is one, and the `Before` of a call that was handed on."""
+"""Keys of a scope: the `Spillover`, if there is one, and the `Before` of a call that was handed on."""
 
 
 class Target(Protocol):
@@ -65,14 +53,16 @@ class Call(NamedTuple):
     request_id: Header
     holder: Holder
 
-    async def by(self, app: Target, after: Next | None = None) -> None:
+    async def by(self, app: Target, after: "Spillover | None" = None) -> None:
         """Have it served."""
         scope, again = {**self.scope, NEXT: after}, _again(self.body, self.receive)
         await app.admitted(scope, again, self.send, self.request_id, self.holder)
 
 
 class Spillover(NamedTuple):
-    """Where a call goes that finds no place."""
+    """Where a call goes that finds no place. `ready` says whether it, or one after it, holds so many tokens
+    and has replicas, so that nothing waits here; else it takes what is turned away.
+    """
 
     call: Call
     ready: Callable[[int], Coroutine[Any, Any, bool]]

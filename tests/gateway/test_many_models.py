@@ -246,7 +246,6 @@ def test_what_finds_no_place_is_served_by_the_next_deployment(fault: Exception, 
         ("more", "ok"),
     ]
     assert records[1]["ttft_s"] > records[0]["e2e_s"], "its time begins where it came first"
-    assert records[1]["arrived_at"] == pytest.approx(records[0]["arrived_at"], abs=1e-3)
     first_page, second_page = (
         asked(front, "GET", f"/deployments/{name}/metrics").text for name in ("chat", "more")
     )
