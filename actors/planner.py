@@ -76,7 +76,7 @@ class Planner:
         self._loop = PlannerLoop(context, resume=started)
         self._task: asyncio.Task[None] | None = None
         self._front = config.fleet.application or application
-        self._parts = watches().join(self._front)
+        watches().join(self._front)
         self._watching: asyncio.Task[None] | None = None
         if config.metrics.wake is not None:
             self._watching = asyncio.create_task(WakeWatch(context.actors, self._loop).run())
@@ -115,7 +115,7 @@ class Planner:
         with suppress(StoreAway):
             self._set_aside = await self._stored(lambda: set_aside(self._store, since_s))
         document = self._loop.status().document()
-        silent = [*document["silent"], *self._parts.silent(self._application)]
+        silent = [*document["silent"], *watches().silent(self._application, self._front)]
         hosts = watches().hosts.document(self._application, self._front)
         return {**document, **hosts, "silent": silent, "set_aside": self._set_aside}
 

@@ -1,8 +1,8 @@
 """Parts that hang, for `status`: actors, gateways and the replica that keeps them, if they do not answer the
 planner, and engines on whose requests gateways see no progress (`serve_apps.silences`).
 
-Every PERIOD_S each of those that Ray says is alive is asked, once for all applications of a gateway. The
-control plane's replica looks after the planner itself, and ends actors that do not answer (`actors.keeping`).
+Every PERIOD_S each of those that Ray says is alive is asked, once for all applications. The control plane's
+replica looks after the planner itself, and ends actors that do not answer (`actors.keeping`).
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from actors import names
@@ -26,10 +26,7 @@ PERIOD_S, ANSWER_WITHIN_S = 1.0, 5.0
 
 
 class PartWatch:
-    """Looks until cancelled. `alive` gives the parts that run (`host_faults.parts`), `gateways` asks them.
-
-    It is for all applications of these gateways.
-    """
+    """Looks until cancelled. `alive` gives the parts that run (`host_faults.parts`), `gateways` asks them."""
 
     def __init__(self, gateways: ServePages, alive: Callable[[], Collection[str]]) -> None:
         self._gateways, self._alive, self._clock = gateways, alive, time.monotonic
@@ -115,24 +112,21 @@ class PartWatch:
 
 
 class Watches:
-    """The watches of a process: one of hosts, and one of parts for each application with gateways."""
+    """The watches of a process: of hosts, of named actors (""), and of the gateways of each application."""
 
     def __init__(self) -> None:
-        self.hosts = HostWatch()
+        self.hosts, self._users = HostWatch(), Counter[str]()
         self._parts: dict[str, PartWatch] = {}
-        self._looking: dict[str, asyncio.Future[Any]] = {}
-        self._users = Counter[str]()
+        self._looking: dict[str, asyncio.Task[None]] = {}
 
-    def join(self, front: str) -> PartWatch:
-        """The watch of the parts of an application, until as many have left it as have joined."""
-        if not self._looking:
-            self._looking[""] = asyncio.ensure_future(self.hosts.run())
+    def join(self, front: str) -> None:
+        """Watch the parts of an application, until as many have left it as have joined."""
+        if not self._parts:
+            self._looks_at_hosts = asyncio.create_task(self.hosts.run())
         self._users[front] += 1
-        if front not in self._parts:
-            pages = ServePages(front, ANSWER_WITHIN_S)
-            watch = self._parts[front] = PartWatch(pages, lambda: parts(self.hosts.actors, front))
-            self._looking[front] = asyncio.ensure_future(watch.run())
-        return self._parts[front]
+        for each in {"", front} - self._parts.keys():
+            watch = PartWatch(ServePages(each, ANSWER_WITHIN_S), partial(self._alive, each))
+            self._parts[each], self._looking[each] = watch, asyncio.create_task(watch.run())
 
     def leave(self, front: str) -> None:
         """One that joined looks no more."""
@@ -140,6 +134,13 @@ class Watches:
         if not self._users[front]:
             del self._parts[front]
             self._looking.pop(front).cancel()
+
+    def silent(self, application: str, front: str) -> list[dict[str, Any]]:
+        """The parts of an application that hang, as its status document has them."""
+        return [each for whose in ("", front) for each in self._parts[whose].silent(application)]
+
+    def _alive(self, front: str) -> Collection[str]:
+        return [part for part in parts(self.hosts.actors, front) if ("#" in part) == bool(front)]
 
 
 @cache
