@@ -58,9 +58,7 @@ def start(
     coming: Mapping[str, HeadwayConfig], *, routes: bool = True
 ) -> Mapping[str, "str | ControlPlaneError"]:
     """Have all actors serve these applications with these settings, and their planners plan; by application a
-    token, or why it cannot be. All at once take little longer than one.
-
-    Without `routes` others route the requests, and none of the actors does.
+    token, or why it cannot be. Without `routes` others route the requests, and none of the actors does.
     """
     store = InternalKvStore()
     known, addresses = applications(store), hosts.addresses()

@@ -35,15 +35,14 @@ class Keeper:
         self._keeping: asyncio.Task[None] | None = None
 
     async def serve(self, coming: Mapping[str, HeadwayConfig]) -> None:
-        """Serve applications by these settings from now on. ControlPlaneError of one that cannot be; the
-        others are.
-        """
+        """Serve applications by these settings from now on. ControlPlaneError: one cannot be, others are."""
         for application in coming:
             self._kept.pop(application, None)
         started = await asyncio.to_thread(control_plane.start, coming, routes=self._routes)
-        tokens = {name: token for name, token in started.items() if isinstance(token, str)}
-        self._kept |= {name: (coming[name], token) for name, token in tokens.items()}
-        if tokens and self._keeping is None:
+        for name, token in started.items():
+            if isinstance(token, str):
+                self._kept[name] = coming[name], token
+        if self._kept and self._keeping is None:
             self._keeping = asyncio.create_task(self._keep())
         for failure in started.values():
             if not isinstance(failure, str):

@@ -105,7 +105,6 @@ class Planner:
         for work in (self._task, self._watching):
             if work is not None:
                 work.cancel()
-        watches().leave(self._front)
         self._part.leave(self._served)
 
     async def status(self) -> dict[str, Any]:

@@ -8,7 +8,6 @@ replica looks after the planner itself, and ends actors that do not answer (`act
 import asyncio
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, partial
@@ -115,25 +114,18 @@ class Watches:
     """The watches of a process: of hosts, of named actors (""), and of the gateways of each application."""
 
     def __init__(self) -> None:
-        self.hosts, self._users = HostWatch(), Counter[str]()
+        self.hosts = HostWatch()
         self._parts: dict[str, PartWatch] = {}
-        self._looking: dict[str, asyncio.Task[None]] = {}
+        self._looking: list[asyncio.Task[None]] = []
 
     def join(self, front: str) -> None:
-        """Watch the parts of an application, until as many have left it as have joined."""
-        if not self._parts:
-            self._looks_at_hosts = asyncio.create_task(self.hosts.run())
-        self._users[front] += 1
+        """Watch the parts of an application, as long as there are any."""
+        if not self._looking:
+            self._looking.append(asyncio.create_task(self.hosts.run()))
         for each in {"", front} - self._parts.keys():
             watch = PartWatch(ServePages(each, ANSWER_WITHIN_S), partial(self._alive, each))
-            self._parts[each], self._looking[each] = watch, asyncio.create_task(watch.run())
-
-    def leave(self, front: str) -> None:
-        """One that joined looks no more."""
-        self._users[front] -= 1
-        if not self._users[front]:
-            del self._parts[front]
-            self._looking.pop(front).cancel()
+            self._parts[each] = watch
+            self._looking.append(asyncio.create_task(watch.run()))
 
     def silent(self, application: str, front: str) -> list[dict[str, Any]]:
         """The parts of an application that hang, as its status document has them."""

@@ -20,9 +20,7 @@ from serve_apps.gateway.responses import Channel, Header
 
 
 class Before(NamedTuple):
-    """What a call that is handed on has had: when its time began, why it is, its channel, which may have
-    carried comments, and who hears in the end how it ended.
-    """
+    """What a call that is handed on has had: its arrival, why, its channel, and who hears how it ends."""
 
     arrived_s: float
     refusal: Fault
