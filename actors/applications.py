@@ -69,9 +69,9 @@ def forget(store: Store, name: str, *, comes_again: bool = False) -> None:
         store.delete(FIRST)
 
 
-def first(known: Mapping[str, Served]) -> str:
+def first(store: Store) -> str:
     """The one that calls without an application are for; empty where there is none."""
-    return next((name for name, each in known.items() if not each.prefix), next(iter(known), ""))
+    return (store.get(FIRST) or b"").decode()
 
 
 def place_of(store: InternalKvStore, name: str) -> str:

@@ -1,6 +1,6 @@
 """Starts, updates and ends the named actors together, for `headway up` and `down` and Serve applications.
 
-    start(config, application)    safe to repeat: attaches where the settings are the same, and hands those to
+    start({application: config})  safe to repeat: attaches where the settings are the same, and hands those to
                                   the planner that it can take while running; where others differ, what the
                                   actors have of the application is replaced, and goes on from what is stored
     stop(purge=False)             ends them all; the store stays (ids go on) unless purged
@@ -24,6 +24,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -53,42 +54,57 @@ class ControlPlaneError(Exception):
     """The control plane cannot be started here."""
 
 
-def start(config: HeadwayConfig, application: str, *, routes: bool = True) -> str:
-    """Have all actors serve this application with these settings, and its planner plan; a token.
-
-    Without `routes` others route the requests, and none of the actors does.
+def start(
+    coming: Mapping[str, HeadwayConfig], *, routes: bool = True
+) -> Mapping[str, "str | ControlPlaneError"]:
+    """Have all actors serve these applications with these settings, and their planners plan; by application a
+    token, or why it cannot be. Without `routes` others route the requests, and none of the actors does.
     """
-    if refusal := hosts.unreachable_source(config, hosts.addresses()):
-        raise ControlPlaneError(refusal)
     store = InternalKvStore()
-    known = applications(store)
-    others = _others(known, application)
-    if taken := next((name for name, each in others.items() if each.model == config.model), None):
-        raise ControlPlaneError(
-            f"the application {taken!r} of this cluster serves {config.model!r} already; "
-            f"end that one first, or run {application!r} in another cluster"
-        )
-    settings, before = settings_json(config), known.get(application)
-    kept = hashlib.sha256(json.dumps(fixed(config), sort_keys=True).encode()).hexdigest()
-    same = before is not None and before.checksum == kept
-    rest = {name: each for name, each in known.items() if name in others or (name == application and same)}
+    known, addresses = applications(store), hosts.addresses()
+    others = _others(known, coming)
+    found, fresh = dict[str, str | ControlPlaneError](), dict[str, Served]()
+    for name, config in coming.items():
+        refusal = hosts.unreachable_source(config, addresses) or _taken(name, config, {**others, **fresh})
+        if refusal:
+            found[name] = ControlPlaneError(refusal)
+        else:
+            fresh[name] = _served(config)
+    changed = {name for name in fresh.keys() & known.keys() if known[name].checksum != fresh[name].checksum}
+    stay = (others.keys() | coming.keys()) - changed
+    rest = {name: each for name, each in known.items() if name in stay}
     if known.keys() != rest.keys():
         logger.info("the control plane goes on without %s", ", ".join(known.keys() - rest.keys()))
-        _leave(store, known, rest, coming=application)
-    if known and before is None and not others:
+        _leave(store, known, rest, coming=changed)
+    if known and not known.keys() & (others.keys() | coming.keys()):
         store.delete(STARTED)
-    mine = Served(
-        settings=settings,
-        checksum=kept,
-        token=uuid.uuid4().hex,
-        prefix=place_of(store, application),
-        model=config.model,
+    for name, mine in fresh.items():
+        placed = replace(mine, prefix=place_of(store, name))
+        register(store, name, placed)
+        # Also for a planner that Ray restarts: it was made with settings that may be older.
+        put(InternalKvStore(placed.prefix), CONFIGURATION, SETTINGS, mine.settings)
+    failed = _bring_up({name: coming[name] for name in fresh}, routes=routes)
+    return {**{name: mine.token for name, mine in fresh.items()}, **found, **failed}
+
+
+def _served(config: HeadwayConfig) -> Served:
+    """What is known of an application with these settings, but its place in the store."""
+    kept = hashlib.sha256(json.dumps(fixed(config), sort_keys=True).encode()).hexdigest()
+    settings, token = settings_json(config), uuid.uuid4().hex
+    return Served(settings=settings, checksum=kept, token=token, prefix="", model=config.model)
+
+
+def _taken(application: str, config: HeadwayConfig, others: Mapping[str, Served]) -> str:
+    """Why it cannot have its model; empty if it can, as those of one fleet can, to which it spills over."""
+    fleet = config.fleet.application
+    taken = (
+        f"the application {name!r} of this cluster serves {config.model!r} already; "
+        f"end that one first, or run {application!r} in another cluster"
+        for name, each in others.items()
+        if each.model == config.model
+        and not (fleet and json.loads(each.settings)["fleet"]["application"] == fleet)
     )
-    register(store, application, mine)
-    # Also for a planner that Ray restarts: it was made with settings that may be older.
-    put(InternalKvStore(mine.prefix), CONFIGURATION, SETTINGS, settings)
-    _bring_up(config, application, routes=routes)
-    return mine.token
+    return next(taken, "")
 
 
 def revive(
@@ -102,7 +118,8 @@ def revive(
     if not gone or (mine := served(InternalKvStore(), application)) is None or mine.token != token:
         return ()
     logger.warning("not there, and started again: %s", ", ".join(gone))
-    _bring_up(config, application, routes=routes)
+    for failure in _bring_up({application: config}, routes=routes).values():
+        raise failure
     return gone
 
 
@@ -123,7 +140,7 @@ def stop(purge: bool = False, token: str | None = None, application: str | None 
         application = next((name for name, each in known.items() if each.token == token), None)
         if application is None:
             return
-    rest = {} if application is None else _others(known, application)
+    rest = {} if application is None else _others(known, {application})
     for name, each in known.items():
         if name not in rest:
             own = InternalKvStore(each.prefix)
@@ -166,23 +183,26 @@ def live() -> frozenset[str] | None:
     return frozenset(name for name, each in found.items() if each.status in LIVE)
 
 
-def _others(known: Mapping[str, Served], application: str) -> Mapping[str, Served]:
-    """Those of the other applications that are alive, as far as is known."""
+def _others(known: Mapping[str, Served], but: Collection[str]) -> Mapping[str, Served]:
+    """Those of the applications but these that are alive, as far as is known."""
     there = live()
     return {
         name: each
         for name, each in known.items()
-        if name != application and (there is None or name in there or host_of(name, each) in there)
+        if name not in but and (there is None or name in there or host_of(name, each) in there)
     }
 
 
-def _leave(store: Store, known: Mapping[str, Served], rest: Mapping[str, Served], coming: str = "") -> None:
-    """Serve nobody but the rest any more: without any, all actors end. `coming` keeps its place in the store.
+def _leave(
+    store: Store, known: Mapping[str, Served], rest: Mapping[str, Served], coming: Collection[str] = ()
+) -> None:
+    """Serve nobody but the rest any more: without any, all actors end. Those `coming` keep their place in the
+    store.
 
     The others are forgotten first: neither who keeps the actors nor a restarted one must make what is ended.
     """
     for name in known.keys() - rest.keys():
-        forget(store, name, comes_again=name == coming)
+        forget(store, name, comes_again=name in coming)
     if not rest:
         _end(running())
         return
@@ -191,7 +211,7 @@ def _leave(store: Store, known: Mapping[str, Served], rest: Mapping[str, Served]
         router, there = _router(known[name]), set(running())
         for host in (names.HOSTS | ({router} & kept)) & there:
             if (actor := names.find_actor(host)) is not None:
-                _call(actor, "remove", host, name)
+                _wait(actor.remove.remote(name), host, time.monotonic() + START_S)
         if router not in kept:
             _end(tuple({router} & there))
 
@@ -213,16 +233,33 @@ def _names(config: HeadwayConfig, *, routes: bool) -> tuple[str, ...]:
     )
 
 
-def _bring_up(config: HeadwayConfig, application: str, *, routes: bool) -> None:
-    """Create what is not there, wait for all of it, and have the planner plan."""
-    settings = settings_json(config)
-    actors = _create(config, settings, application, routes=routes)
-    for name, actor in actors.items():
-        _call(actor, names.READY, name)
+def _bring_up(coming: Mapping[str, HeadwayConfig], *, routes: bool) -> Mapping[str, ControlPlaneError]:
+    """Create what is not there, wait for it, and have the planner plan; what failed, by application."""
+    settings = {application: settings_json(config) for application, config in coming.items()}
+    wanted = {application: _names(config, routes=routes) for application, config in coming.items()}
+    actors, failed = dict[str, Any](), dict[str, ControlPlaneError]()
+    for application, config in coming.items():
+        if not actors.keys() >= set(wanted[application]):
+            actors |= _create(config, settings[application], application, routes=routes)
+
+    def call(name: str, method: str, given: Callable[[str], Mapping[str, str]]) -> None:
+        those = [each for each in coming if name in wanted[each] and each not in failed]
+        asked = {each: getattr(actors[name], method).remote(**given(each)) for each in those}
+        until_s = time.monotonic() + START_S + len(asked)
+        for each, answer in asked.items():
+            try:
+                _wait(answer, name, until_s)
+            except ControlPlaneError as error:
+                failed[each] = error
+
+    for name in sorted(actors, key=names.PLANNER.__eq__):
         if names.hosts(name):
-            _call(actor, "add", name, application, settings)
-    _call(actors[names.PLANNER], "configure", names.PLANNER, settings, application=application)
-    _call(actors[names.PLANNER], "start", names.PLANNER, application=application)
+            call(name, "add", lambda each: {"application": each, "settings": settings[each]})
+        else:
+            call(name, names.READY, lambda _: {})
+    call(names.PLANNER, "configure", lambda each: {"application": each, "config_json": settings[each]})
+    call(names.PLANNER, "start", lambda each: {"application": each})
+    return failed
 
 
 def _create(config: HeadwayConfig, settings: str, application: str, *, routes: bool) -> dict[str, Any]:
@@ -260,11 +297,11 @@ def _without_application(kind: Callable[[str, Store], Any]) -> Make:
     return lambda settings, _, store: kind(settings, store)
 
 
-def _call(actor: Any, method: str, name: str, *args: object, **more: object) -> None:  # noqa: ANN401
+def _wait(answer: Any, name: str, until_s: float) -> None:  # noqa: ANN401 - an object reference
     try:
-        ray.get(getattr(actor, method).remote(*args, **more), timeout=START_S)
+        ray.get(answer, timeout=max(0.0, until_s - time.monotonic()))
     except GetTimeoutError as error:
-        raise ControlPlaneError(f"{name} did not start within {START_S:g} s") from error
+        raise ControlPlaneError(f"{name} did not start in time") from error
     except RayError as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ControlPlaneError(f"{name} did not start: {lines[-1]}") from error

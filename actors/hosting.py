@@ -50,7 +50,7 @@ class Parts:
         with self._making:
             if application not in self._parts:
                 self._parts[application] = self._make(settings, application, store_of(application))
-                self._first = first(applications(InternalKvStore())) or self._first or application
+                self._first = first(InternalKvStore()) or self._first or application
 
     def of(self, application: str) -> Any:  # noqa: ANN401 - any part
         """The part of an application, by default of the first. ActorGone."""

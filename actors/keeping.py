@@ -8,7 +8,7 @@ next time after twice as long, up to LONGEST_END_S. What actors own is stored or
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from actors import control_plane
 from actors.names import READY, CallError, NamedActor, TooSlow
@@ -34,13 +34,19 @@ class Keeper:
         """By application, its settings and the token of its last start."""
         self._keeping: asyncio.Task[None] | None = None
 
-    async def serve(self, application: str, config: HeadwayConfig) -> None:
-        """Serve an application by these settings from now on. ControlPlaneError."""
-        self._kept.pop(application, None)
-        token = await asyncio.to_thread(control_plane.start, config, application, routes=self._routes)
-        self._kept[application] = config, token
-        if self._keeping is None:
+    async def serve(self, coming: Mapping[str, HeadwayConfig]) -> None:
+        """Serve applications by these settings from now on. ControlPlaneError: one cannot be, others are."""
+        for application in coming:
+            self._kept.pop(application, None)
+        started = await asyncio.to_thread(control_plane.start, coming, routes=self._routes)
+        for name, token in started.items():
+            if isinstance(token, str):
+                self._kept[name] = coming[name], token
+        if self._kept and self._keeping is None:
             self._keeping = asyncio.create_task(self._keep())
+        for failure in started.values():
+            if not isinstance(failure, str):
+                raise failure
 
     async def leave(self, application: str) -> None:
         """Serve it no more, unless somebody else has had it served since."""

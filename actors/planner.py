@@ -11,17 +11,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from actors.applications import applications
-from actors.collector.pages import gateways_of
+from actors.applications import served
 from actors.connectors import make_connector
 from actors.connectors.drift import drift_aware
 from actors.planning.advice import LiveAdvice
 from actors.planning.common_budget import common_budget
 from actors.planning.context import ControlActors, PlannerContext
-from actors.planning.host_faults import HostWatch
 from actors.planning.log import DecisionLog
 from actors.planning.loop import PlannerLoop
-from actors.planning.part_watch import ANSWER_WITHIN_S, PartWatch
+from actors.planning.part_watch import watches
 from actors.planning.settings import (
     CONFIGURATION,
     SETTINGS,
@@ -76,13 +74,11 @@ class Planner:
         started = self._store.get(STARTED) is not None
         self._loop = PlannerLoop(context, resume=started)
         self._task: asyncio.Task[None] | None = None
-        self._hosts = HostWatch(application, config.fleet.application)
-        gateways = gateways_of(config, application, ANSWER_WITHIN_S)
-        self._parts = PartWatch(gateways, lambda: self._hosts.parts)
-        watches = [self._hosts.run(), self._parts.run()]
+        self._front = config.fleet.application or application
+        watches().join(self._front)
+        self._watching: asyncio.Task[None] | None = None
         if config.metrics.wake is not None:
-            watches.append(WakeWatch(context.actors, self._loop).run())
-        self._watching = asyncio.gather(*watches)
+            self._watching = asyncio.create_task(WakeWatch(context.actors, self._loop).run())
         if started:
             self._begin()
 
@@ -117,8 +113,9 @@ class Planner:
         with suppress(StoreAway):
             self._set_aside = await self._stored(lambda: set_aside(self._store, since_s))
         document = self._loop.status().document()
-        silent = [*document["silent"], *self._parts.silent()]
-        return {**document, **self._hosts.document(), "silent": silent, "set_aside": self._set_aside}
+        silent = [*document["silent"], *watches().silent(self._application, self._front)]
+        hosts = watches().hosts.document(self._application, self._front)
+        return {**document, **hosts, "silent": silent, "set_aside": self._set_aside}
 
     async def decisions(self, after: int = -1, limit: int = 100) -> list[dict[str, Any]]:
         """Records with ids above `after`, lowest first; at most `limit` of them."""
@@ -171,8 +168,8 @@ class Planner:
         return changed
 
     async def _served(self) -> bool:
-        served: bool = await self._stored(lambda: self._application in applications(InternalKvStore()))
-        return served
+        found: bool = await self._stored(lambda: served(InternalKvStore(), self._application) is not None)
+        return found
 
     def _begin(self) -> None:
         if self._task is None or self._task.done():

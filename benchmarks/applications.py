@@ -55,8 +55,11 @@ def _row(count: int, folder: str) -> str:
         # No Serve runs: that none of its applications is there says nothing of them here.
         with _pages(count) as urls, patch.object(control_plane, "live", return_value=None):
             began_s = time.monotonic()
-            for number, url in enumerate(urls):
-                control_plane.start(_settings(number, url), f"app{number}")
+            started = control_plane.start(
+                {f"app{number}": _settings(number, url) for number, url in enumerate(urls)}
+            )
+            assert all(isinstance(token, str) for token in started.values()), started
+            for number in range(count):
                 _report(number)
             started_s = time.monotonic() - began_s
             pids = _pids(names.ACTORS)
@@ -67,7 +70,8 @@ def _row(count: int, folder: str) -> str:
                     _report(number)
             cores = (cpu_s(pids) - cpu_before_s) / (time.monotonic() - began_s)
             planner = names.find_actor(names.PLANNER)
-            said = [ray.get(planner.status.remote(application=f"app{n}"))["planner"] for n in range(count)]
+            asked = [planner.status.remote(application=f"app{number}") for number in range(count)]
+            said = [each["planner"] for each in ray.get(asked)]
             ticks_s = [each["tick_s"] for each in said if each["tick_s"] is not None]
             median_s = quantiles(ticks_s, n=2)[0] if len(ticks_s) > 1 else ticks_s[0]
             late = f"{sum(each['late_ticks'] for each in said)} of {sum(each['ticks'] for each in said)}"

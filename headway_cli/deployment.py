@@ -15,9 +15,12 @@ from headway_cli.live_checks import check_live
 
 if TYPE_CHECKING:
     from ray.serve import Application
+    from ray.serve.schema import ApplicationStatusOverview
 
 PLANS_WITHIN_S = 45.0
 POLL_S = 0.25
+SAY_EVERY_S = 5.0
+"""Between two lines on how far a fleet is."""
 
 Say = Callable[[str], None]
 
@@ -153,11 +156,11 @@ def run(applications: Mapping[str, "Application"]) -> None:
         raise CliError(f"the application did not start: {error}; {why}") from error
 
 
-def why_not_up(name: str = APPLICATION) -> str:
-    """The last words of the deployments that did not start, each in a line."""
+def why_not_up(name: str = APPLICATION, found: "ApplicationStatusOverview | None" = None) -> str:
+    """The last words of the deployments that did not start, each in a line; `found` is what Serve says."""
     from ray import serve
 
-    found = serve.status().applications.get(name)
+    found = found or serve.status().applications.get(name)
     if found is None:
         return "nothing is known of it"
     # What a replica raised is the last line of a traceback.
@@ -205,21 +208,26 @@ def wait_until_running(applications: Sequence[str], within_s: float, say: Say) -
     """Wait until every deployment of these runs, and report each new reason why one does not. CliError."""
     from ray import serve
 
-    said, deadline = "", time.monotonic() + within_s
+    many, said, deadline = len(applications) > 1, "", time.monotonic() + within_s
+    every_s = SAY_EVERY_S if many else 0.0
+    next_s = time.monotonic() + every_s
     while True:
         found = serve.status().applications
         waiting = [name for name in applications if name not in found or found[name].status != "RUNNING"]
         if not waiting:
             return
-        name = waiting[0]
-        why = f"{name}: {why_not_up(name)}" if len(applications) > 1 else why_not_up(name)
-        if name in found and found[name].status == "DEPLOY_FAILED":
+        failed = [name for name in waiting if name in found and found[name].status == "DEPLOY_FAILED"]
+        name = (failed or waiting)[0]
+        reason = why_not_up(name, found.get(name))
+        why = f"{name}: {reason or 'starts'}" if many else reason
+        if failed:
             raise CliError(f"the application did not start: {why}")
         if time.monotonic() > deadline:
             raise CliError(f"not up after {within_s:g} s (engine.ready_within_s): {why}")
-        if name in found and why_not_up(name) and why != said:
-            say(why)
-            said = why
+        line = f"{len(applications) - len(waiting)} of {len(applications)} run; {why}" if many else why
+        if name in found and line not in ("", said) and time.monotonic() >= next_s:
+            say(line)
+            said, next_s = line, time.monotonic() + every_s
         time.sleep(POLL_S)
 
 

@@ -101,7 +101,7 @@ def fleet_form(fleet: FleetConfig) -> Form:
         verb="up",
         parts=f"gateway, control plane and the engines of {engines}",
         ingress="Gateway",
-        build=lambda _: _gateway(fleet),
+        build=lambda _: _front(fleet, attached=False),
         ready_within_s=_longest_s(fleet.deployments.values()),
         members={name: partial(_engines, config) for name, config in fleet.deployments.items()},
     )
@@ -110,7 +110,9 @@ def fleet_form(fleet: FleetConfig) -> Form:
 def attached_form(fleet: FleetConfig) -> Form:
     """What `headway attach` deploys for a fleet."""
     within_s, members = _longest_s(fleet.deployments.values()), dict.fromkeys(fleet.deployments)
-    return replace(CONTROL_ALONE, build=lambda _: _control(fleet), ready_within_s=within_s, members=members)
+    return replace(
+        CONTROL_ALONE, build=lambda _: _front(fleet, attached=True), ready_within_s=within_s, members=members
+    )
 
 
 def _longest_s(deployments: Iterable[HeadwayConfig]) -> float:
@@ -118,18 +120,12 @@ def _longest_s(deployments: Iterable[HeadwayConfig]) -> float:
     return max(each.engine.ready_within_s for each in deployments)
 
 
-def _gateway(fleet: FleetConfig) -> "Application":
+def _front(fleet: FleetConfig, *, attached: bool) -> "Application":
+    from serve_apps.attached_fleet import attached_application
     from serve_apps.fleet_host import fleet_application
 
     put(InternalKvStore(), STARTED_WITH, _place(fleet), _once(fleet))
-    return fleet_application(fleet)
-
-
-def _control(fleet: FleetConfig) -> "Application":
-    from serve_apps.attached_fleet import attached_application
-
-    put(InternalKvStore(), STARTED_WITH, _place(fleet), _once(fleet))
-    return attached_application(fleet)
+    return attached_application(fleet) if attached else fleet_application(fleet)
 
 
 STARTED_WITH = Kind("fleet", dict[str, str])

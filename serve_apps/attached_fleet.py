@@ -31,7 +31,7 @@ class AttachedFleet(FleetControlPlane):
         return WithoutLifespan(self._front)
 
     async def reconfigure(self, user_config: Told) -> None:
-        """Serve these deployments. ControlPlaneError of the first that cannot be; the others are."""
+        """Serve these deployments. ControlPlaneError of one that cannot be; the others are."""
         fresh, gone = self._told.see(user_config)
         for name in gone:
             self._apps.pop(name).end_live()

@@ -194,7 +194,7 @@ class ControlPlaneAlone:
         config = with_settings(self._config, user_config)
         if problems := control_problems(config):
             raise ConfigError(f"user_config: {'; '.join(problems)}")
-        await self._keeper.serve(self._application, config)
+        await self._keeper.serve({self._application: config})
 
     async def addresses(self) -> Sequence[str]:
         """Where the own server listens, as the settings name the host."""

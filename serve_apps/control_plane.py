@@ -237,7 +237,7 @@ class ControlPlane:
 
     async def reconfigure(self, user_config: Mapping[str, Any]) -> None:
         """Run by the settings with these over them. ConfigError where they are wrong."""
-        await self._keeper.serve(self._application, with_settings(self._config, user_config))
+        await self._keeper.serve({self._application: with_settings(self._config, user_config)})
         if self._scaling is None:
             self._scaling = asyncio.create_task(keep_external_scaling(self._application))
 

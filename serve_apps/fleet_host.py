@@ -69,15 +69,12 @@ class FleetControlPlane:
         self._keeper, self._changes = keeper or Keeper(), Changes()
 
     async def reconfigure(self, user_config: Told) -> None:
-        """Serve these deployments. ControlPlaneError of the first that cannot be; the others are."""
+        """Serve these deployments. ControlPlaneError of one that cannot be; the others are."""
         fresh, gone = self._changes.see(user_config)
         for name in gone:
             if name not in fresh:
                 await self._keeper.leave(name)
-        starts = (self._keeper.serve(name, config) for name, config in fresh.items())
-        failed = [each for each in await asyncio.gather(*starts, return_exceptions=True) if each is not None]
-        if failed:
-            raise failed[0]
+        await self._keeper.serve(fresh)
 
     async def __del__(self) -> None:
         await self._keeper.close()

@@ -6,6 +6,7 @@ starts one), it reaches the same app through Serve's ingress.
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -74,9 +75,9 @@ class GatewayReplica:
         """What the live page shows, for another's."""
         return _page(self._model(of).figures())
 
-    async def silent(self, of: str = "") -> Page:
-        """The replicas that make no progress."""
-        return _page(self._model(of).silent())
+    async def silent(self) -> Page:
+        """By application the replicas that make no progress on requests from here (`Silences.now`)."""
+        return _page(json.dumps({of: model.silent() for of, model in self._models.items()}).encode())
 
     async def kept(self, request_id: str, of: str = "") -> Page:
         """The records of a request."""

@@ -1,8 +1,7 @@
 """One model at a gateway: its application of the API over its replicas, and what that does on the side."""
 
 import asyncio
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prometheus_client import generate_latest
@@ -13,6 +12,7 @@ from actors.collector.request_list import encode
 from actors.planning.settings import follow_slo
 from headway.config import HeadwayConfig
 from headway.planning import Role
+from headway.planning.silence import Silence
 from serve_apps.access import Access
 from serve_apps.control_api import control_routes, scaling_routes
 from serve_apps.control_plane import the_control_plane, the_scaling
@@ -78,9 +78,9 @@ class ModelGateway:
         """What the live page shows of this gateway, for another's."""
         return self.app.state.fleet.figures(self._backend.routing().seen())
 
-    def silent(self) -> bytes:
+    def silent(self) -> Sequence[Silence]:
         """The replicas that make no progress on requests from here (`Silences.now`)."""
-        return json.dumps(self._backend.silences.now()).encode()
+        return self._backend.silences.now()
 
     def kept(self, request_id: str) -> bytes:
         """The records of a request that this gateway has."""

@@ -66,16 +66,17 @@ UNTAKEN_S = 0.01
 
 async def begun(attempt: Callable[[], Awaitable[Begun]]) -> Begun:
     """What the first attempt brings that is not lost. NotReady after `ATTEMPTS` losses, or a BackendError."""
-    losses: list[Lost] = []
-    while len(losses) < ATTEMPTS:
+    losses = 0
+    while True:
         try:
             return await attempt()
         except NotStarted:
             # A scale-down may take more replicas at once than there are attempts.
             await asyncio.sleep(UNTAKEN_S)
         except Lost as loss:
-            losses.append(loss)
-    raise NotReady(f"{ATTEMPTS} attempts were lost, the last one so: {losses[-1]}") from losses[-1]
+            losses += 1
+            if losses == ATTEMPTS:
+                raise NotReady(f"{ATTEMPTS} attempts were lost, the last one so: {loss}") from loss
 
 
 class DirectPath:

@@ -19,7 +19,7 @@ behind it longer), so that no restart of the planner forgets one:
 Actors and replicas that were ended in an orderly way count as none.
 
 `HostFaults` and `restarts` are pure; `HostWatch` asks Ray, beside the event loop and with time limits, as the
-GCS may be away: then the document says so instead.
+GCS may be away: then the document says so instead. It is one for all applications of a process.
 """
 
 import asyncio
@@ -29,9 +29,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
-from math import inf
-from threading import Lock
 from typing import Any
 
 from actors import compat_ray, names
@@ -165,30 +162,23 @@ def _reason(cause: Any) -> str:  # noqa: ANN401 - a message of Ray's
 
 
 class HostWatch:
-    """Looks after the hosts, and parts of `application` that die, until it is cancelled.
+    """Looks after the hosts, and parts that die, until it is cancelled; `clock` gives Unix seconds."""
 
-    `front` is the application of its gateway, empty where that is its own. `clock` gives Unix seconds.
-    """
-
-    def __init__(self, application: str, front: str = "", clock: Callable[[], float] = time.time) -> None:
-        self._applications, self._clock, self._faults = (
-            (application, front or application),
-            clock,
-            HostFaults(),
-        )
-        self._restarts: Mapping[str, RestartFigures] = {}
-        self.parts: frozenset[str] = frozenset()
-        """Those that ran when Ray said so last."""
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock, self._faults = clock, HostFaults()
+        self.actors: Collection[Mapping[str, Any]] = ()
+        """The rows of Ray's table of actors as Ray said last."""
         # A thread of its own: while the GCS is away a call of it takes as long as it likes.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hosts")
         self._away_since_s: float | None = None
 
-    def document(self) -> dict[str, Any]:
-        """Its part of the status document: `hosts`, `restarts`, and `gcs_away_since_s`, null while the GCS
-        answers.
+    def document(self, application: str, front: str) -> dict[str, Any]:
+        """Its part of an application's status document: `hosts`, `restarts`, and `gcs_away_since_s`, null
+        while the GCS answers. `front` is the application of its gateway, empty where that is its own.
         """
         hosts = [fault.document() for fault in self._faults.now()]
-        restarted = {part: each.document() for part, each in self._restarts.items()}
+        found = restarts(self.actors, application, front).items()
+        restarted = {part: each.document() for part, each in found}
         return {"hosts": hosts, "restarts": restarted, "gcs_away_since_s": self._away_since_s}
 
     async def run(self) -> None:
@@ -200,10 +190,10 @@ class HostWatch:
             began_s = self._clock()
             try:
                 if asking is None:
-                    asking = loop.run_in_executor(self._thread, _looked, *self._applications)
+                    asking = loop.run_in_executor(self._thread, _looked)
                 await asyncio.wait({asking}, timeout=ASK_S)
                 if asking.done():
-                    (nodes, self._restarts, self.parts), self._away_since_s = asking.result(), None
+                    (nodes, self.actors), self._away_since_s = asking.result(), None
                     asking = None
                 else:
                     self._away_since_s = self._away_since_s or began_s
@@ -220,37 +210,15 @@ class _Node:
     port: int
 
 
-_Look = tuple[Sequence[_Node], Mapping[str, RestartFigures], frozenset[str]]
+_Look = tuple[Sequence[_Node], Collection[Mapping[str, Any]]]
 
 
-class _Tables:
-    """Ray's tables of actors and nodes, asked once for all that look in this process."""
+def _looked() -> _Look:
+    """All nodes that Ray knows, with their named actors, and its actors; blocks while it asks the GCS."""
+    import ray
 
-    def __init__(self) -> None:
-        self._lock, self._asked_s = Lock(), -inf
-        self._found: tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]] = {}, ()
-
-    def get(self) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
-        """As they are, or were a moment ago; blocks while one of the threads asks the GCS."""
-        import ray
-
-        with self._lock:
-            if time.monotonic() - self._asked_s >= PERIOD_S / 2:
-                self._found = compat_ray.actors_table(), ray.nodes()  # type: ignore[no-untyped-call]
-                self._asked_s = time.monotonic()
-            return self._found
-
-
-@cache
-def _tables() -> _Tables:
-    return _Tables()
-
-
-def _looked(application: str, front: str) -> _Look:
-    """All nodes that Ray knows, with their named actors, restarts, parts; blocks while it asks the GCS."""
-    actors, nodes = _tables().get()
-    rows = actors.values()
-    return _nodes(actors, nodes), restarts(rows, application, front), parts(rows, front)
+    actors = compat_ray.actors_table()
+    return _nodes(actors, ray.nodes()), actors.values()  # type: ignore[no-untyped-call]
 
 
 def _nodes(actors: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> Sequence[_Node]:

@@ -12,6 +12,7 @@ import logging
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import aclosing, closing, suppress
+from dataclasses import replace
 from functools import partial
 from math import ceil
 from types import TracebackType
@@ -50,7 +51,7 @@ from serve_apps.gateway.responses import (
     WholeAnswer,
 )
 from serve_apps.gateway.slo_targets import SloTargets, explanation, route_request
-from serve_apps.gateway.spillover import ARRIVED, NEXT, Next
+from serve_apps.gateway.spillover import BEFORE, NEXT, Before, Spillover
 from serve_apps.gateway.state import GatewayState
 
 
@@ -135,25 +136,30 @@ class Generation:
         """Serve one request of the holder of a key."""
         state = self._state
         push = scope.get("extensions", {}).get(PUSH)
-        channel, tracing = Channel(send, headers, push), state.tracing
+        before: Before | None = scope.get(BEFORE)
+        channel = before.channel if before and before.channel.started else Channel(send, headers, push)
+        tracing = state.tracing
         timeline = Timeline(state.clock, None if tracing is None else tracing.begin(scope["headers"]))
         record = RequestRecord(headers[0][1].decode(), self._api.path, holder.name, state.metrics, timeline)
         # Until its body says more: what is refused before is its key's.
         record.judged_by(SloTargets(tenant=holder.tenant))
         state.records.begin(record)
         records = [record]
-        after: Next | None = scope.get(NEXT)
+        after: Spillover | None = scope.get(NEXT)
         outcome: Outcome = "aborted"
+        refusal: Fault | None = None
         try:
             await self._serve(scope, receive, channel, records, holder)
             outcome = "ok"
         except ClientGone:
             outcome = "ok" if channel.ended else "aborted"
         except Fault as fault:
+            # What is too long only here is what was turned away before. No other name: it has this frame.
+            fault = before.refusal if before and isinstance(fault, TooLongForModel) else fault
             # Once its last byte has left, a request has gone well.
             outcome = "ok" if channel.ended else fault.outcome
             if _goes_on(after, channel, record, fault):
-                outcome = "spilled"
+                outcome, refusal = "spilled", fault.with_traceback(None)
             elif not channel.ended:
                 for each in records:
                     each.failed(fault)
@@ -169,35 +175,42 @@ class Generation:
             # A cancellation from outside passes through and counts as aborted.
             begun = any(each.output_tokens for each in records)
             state.retry_budgets.ended(outcome, record.attempt, begun=begun)
-            if record.attempt is not None:
-                # Who leaves a stream of tokens has had what it read.
-                had = outcome == "aborted" and begun and channel.started
-                state.repeats.end(record.attempt, "ok" if had else outcome)
+            told = self._told(record, before)
+            # Who leaves a stream of tokens has had what it read.
+            had = outcome == "aborted" and begun and channel.started
+            for tell in told if outcome != "spilled" else ():
+                tell("ok" if had else outcome)
             for each in records:
                 each.ended(outcome, channel.status)
                 state.records.end(each)
                 if tracing is not None:
                     tracing.ended(each)
-        if after is not None and outcome == "spilled":
-            await after.serve(record.arrived_s)
+        if after is not None and refusal is not None:
+            await after.serve(Before(record.arrived_s, refusal, channel, told))
 
     async def _serve(
         self, scope: Scope, receive: Receive, channel: Channel, records: list[RequestRecord], holder: Holder
     ) -> None:
         """The call within its time; the records of its further outputs are added to `records`. Fault."""
         state, record = self._state, records[0]
-        now_s = state.clock()
-        spent_s = now_s - scope.get(ARRIVED, now_s)
+        before, now_s = scope.get(BEFORE), state.clock()
+        arrived_s = None if before is None else before.arrived_s
+        spent_s = 0.0 if arrived_s is None else now_s - arrived_s
         async with RequestTime(state.settings.request_timeout_s, spent_s) as time:
             state.quotas.check(holder.name, holder.limits)
             async with state.bodies.read(scope["headers"], receive) as body:
-                record.received(scope.get(ARRIVED))
+                record.received(arrived_s)
                 time.watch(receive)
                 prompts = await self._asked(scope["headers"], body, channel, record, holder)
                 alike = partial(state.repeats.digest, holder.tenant, self._api.path)
                 digest = await self._beside(alike, body, long=len(body) >= LONG_BYTES)
-                spills = (after := scope.get(NEXT)) is not None and await after.ready()
-                requests, counts = await self._engine_requests(prompts, len(body), record, spills=spills)
+                requests, counts = await self._engine_requests(prompts, len(body), record)
+                longest = max(each.input_tokens + each.max_tokens for each in requests)
+                if (after := scope.get(NEXT)) is not None and await after.ready(longest):
+                    requests = [
+                        replace(each, route=each.route and replace(each.route, spills=True))
+                        for each in requests
+                    ]
             for number in range(1, len(requests)):
                 records.append(record.another(number))
                 state.records.begin(records[-1])
@@ -221,6 +234,13 @@ class Generation:
                 answer = self._answer(channel, counts, stream=stream)
                 with closing(answer), state.slots(len(requests), holder):
                     await self._relay(requests, answer, records, shape, time)
+
+    def _told(self, record: RequestRecord, before: Before | None) -> Sequence[Callable[[Outcome], None]]:
+        """Who hears how the call ends, here or where it goes on."""
+        # The attempt holds the records, and cycles are left to the garbage collector.
+        attempt, record.attempt = record.attempt, None
+        here = [] if attempt is None else [partial(self._state.repeats.end, attempt)]
+        return here if before is None else [*before.told, *here]
 
     def _attempt(
         self, records: Sequence[RequestRecord], key: str, digest: bytes, *, claimed: bool
@@ -271,7 +291,7 @@ class Generation:
         return headers
 
     async def _engine_requests(
-        self, prompts: Sequence[GenerationRequest], body_bytes: int, record: RequestRecord, *, spills: bool
+        self, prompts: Sequence[GenerationRequest], body_bytes: int, record: RequestRecord
     ) -> tuple[Sequence[EngineRequest], str]:
         """The requests as engines see them, counted, and known to fit; and how their tokens are counted."""
         identity, model = self._state.identity, prompts[0].model
@@ -283,11 +303,11 @@ class Generation:
         for asked in prompts:
             read = await self._beside(self._state.prompts.read, asked, long=long)
             exact = exact and read.exact
-            requests += await self._of_prompt(asked, read, record, spills=spills)
+            requests += await self._of_prompt(asked, read, record)
         return requests, "exact" if exact else identity.text_counts
 
     async def _of_prompt(
-        self, asked: GenerationRequest, read: Read, record: RequestRecord, *, spills: bool
+        self, asked: GenerationRequest, read: Read, record: RequestRecord
     ) -> Sequence[EngineRequest]:
         """A request for each output of a prompt."""
         identity, settings, targets = self._state.identity, self._state.settings, record.targets
@@ -316,7 +336,6 @@ class Generation:
                 blocks,
                 targets,
                 adapter=record.adapter,
-                spills=spills,
             )
             requests.append(
                 EngineRequest(
@@ -412,13 +431,13 @@ class Generation:
             await anext(chunks, None)
 
 
-def _goes_on(after: Next | None, channel: Channel, record: RequestRecord, fault: Fault) -> bool:
+def _goes_on(after: Spillover | None, channel: Channel, record: RequestRecord, fault: Fault) -> bool:
     """Whether the next deployment takes a call that ended so: no part of its answer has left.
 
     What a key tries again too often is turned away by all.
     """
     refused = record.attempt is not None and record.attempt.refused
-    return after is not None and not channel.started and not refused and isinstance(fault, NO_PLACE)
+    return after is not None and not channel.spoken and not refused and isinstance(fault, NO_PLACE)
 
 
 async def _say(channel: Channel, fault: Fault) -> None:

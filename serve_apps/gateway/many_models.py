@@ -19,6 +19,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
+from math import inf
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -48,7 +49,7 @@ from serve_apps.gateway.app import AUXILIARY_CALLS, adding, request_id_of
 from serve_apps.gateway.fleet import GATEWAY, joined
 from serve_apps.gateway.reading import LONG_BYTES, Bodies, model_named
 from serve_apps.gateway.responses import ENDPOINTS, Channel, Header
-from serve_apps.gateway.spillover import Call, Spillover, Target
+from serve_apps.gateway.spillover import BEFORE, Call, Spillover, Target
 
 PREFIX = "/deployments/"
 BY_BODY = frozenset(
@@ -200,10 +201,12 @@ class ManyModels(Collector):
         await self._served(name or next(iter(self._apps)), call, model or app.models[0])
 
     async def _served(self, name: str, call: Call, model: str) -> None:
-        """Let a deployment serve a call, or the next one what it has no place for. Unready."""
+        """Let a deployment serve a call, or the next one what it has no place for."""
         if name not in self._apps:
             # It went while the call waited at the one before it.
-            raise Unready(f"{name} is no longer served here", retry_after_s=RETRY_AFTER_S)
+            gone = Unready(f"{name} is no longer served here", retry_after_s=RETRY_AFTER_S)
+            await call.scope[BEFORE].channel.fail(gone)
+            return
         after = self._after.get(name, "")
         if (to := self._apps.get(after)) is None or model not in to.models:
             await call.by(self._apps[name])
@@ -211,13 +214,14 @@ class ManyModels(Collector):
             ready, served = partial(self._takes, after, model), partial(self._served, after, model=model)
             await call.by(self._apps[name], Spillover(call, ready, served))
 
-    async def _takes(self, name: str, model: str) -> bool:
-        """Whether a deployment, or one that it spills over to, has replicas for a model."""
+    async def _takes(self, name: str, model: str, tokens: int = 0) -> bool:
+        """Whether a deployment, or one that it spills over to, holds so many and has replicas for a model."""
         app = self._apps.get(name)
         if app is None or model not in app.models:
             return False
-        ready = not (await app.waits_for() or await app.empty())
-        return ready or await self._takes(self._after.get(name, ""), model)
+        holds = tokens <= app.entry(model).get("max_model_tokens", inf)
+        ready = holds and not (await app.waits_for() or await app.empty())
+        return ready or await self._takes(self._after.get(name, ""), model, tokens)
 
     def _models_of(self, holder: Holder) -> Sequence[str]:
         return [name for name in self._by_model if holder.may_use(name)]

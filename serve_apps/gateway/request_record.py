@@ -90,6 +90,8 @@ class RequestRecord:
 
     def received(self, at_s: float | None = None) -> None:
         """The body is here: the request's time begins, if it has not begun `at_s` elsewhere."""
+        if at_s is not None:
+            self.arrived_at += at_s - self.arrived_s
         self.arrived_s = self.timeline.clock() if at_s is None else at_s
 
     def judged_by(self, targets: SloTargets) -> None:

@@ -14,6 +14,8 @@ from starlette.types import Send
 from serve_apps.faults import Fault
 
 DONE = b"data: [DONE]\n\n"
+HEARTBEAT = b": headway\n\n"
+"""A comment, which readers of events pass over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +53,14 @@ _EVENTS = (
 class Channel:
     """The ASGI channel of one request."""
 
-    __slots__ = ("_headers", "_push", "_send", "ended", "started", "status")
+    __slots__ = ("_headers", "_push", "_send", "ended", "spoken", "started", "status")
 
     def __init__(self, send: Send, headers: HeaderList, push: Push | None = None) -> None:
         self._send, self._push = send, push
         self._headers = headers
         self.started = False
+        self.spoken = False
+        """Something of the answer has left, not comments alone."""
         self.ended = False
         self.status: int | None = None
         """HTTP's, once it is sent."""
@@ -72,16 +76,18 @@ class Channel:
 
     async def event(self, data: bytes, *, last: bool = False) -> None:
         """Send some events."""
-        self.ended = last
+        self.ended, self.spoken = last, self.spoken or data is not HEARTBEAT
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
 
     def push(self, data: bytes) -> bool:
         """Send some events at once; False where they have to wait."""
-        return self._push is not None and self.started and not self.ended and self._push(data)
+        pushed = self._push is not None and self.started and not self.ended and self._push(data)
+        self.spoken = self.spoken or pushed
+        return pushed
 
     async def whole(self, status: int, body: bytes, headers: HeaderList = ()) -> None:
         """Send a response of JSON."""
-        self.started = self.ended = True
+        self.started = self.spoken = self.ended = True
         await self._start(status, [_JSON, (b"content-length", b"%d" % len(body)), *headers])
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
@@ -125,10 +131,6 @@ class StreamedAnswer:
         """The request is over."""
 
 
-HEARTBEAT = b": headway\n\n"
-"""A comment, which readers of events pass over."""
-
-
 class BeatingAnswer(StreamedAnswer):
     """Server-sent events, and a comment whenever there were none for `every_s`."""
 
@@ -159,6 +161,8 @@ class BeatingAnswer(StreamedAnswer):
     def close(self) -> None:
         """No more comments: the answer is complete, or the request over."""
         self._beat.cancel()
+        # It holds this object.
+        del self._beat
 
     async def _beats(self) -> None:
         while not self._channel.ended:

@@ -227,7 +227,6 @@ def route_request(
     targets: SloTargets,
     *,
     adapter: str = "",
-    spills: bool = False,
 ) -> RouteRequest:
     """The request for the router; `lengths` are its input tokens and its bound on output tokens."""
     return RouteRequest(
@@ -238,7 +237,6 @@ def route_request(
         slo=targets.slo or NO_SLO,
         critical=targets.critical,
         prediction_based=targets.prediction_based,
-        spills=spills,
         session=targets.session,
         blocks=blocks,
         block_tokens=BLOCK_TOKENS,

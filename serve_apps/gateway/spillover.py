@@ -9,29 +9,27 @@ The client sees none of it. The time of a call begins where it came first; the f
 and the next one as its own request.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from starlette.types import Message, Receive, Scope, Send
 
 from serve_apps.access import Holder
-from serve_apps.gateway.responses import Header
+from serve_apps.faults import Fault, Outcome
+from serve_apps.gateway.responses import Channel, Header
 
 
-class Next(Protocol):
-    """Another deployment that takes a call for which there is no place here."""
+class Before(NamedTuple):
+    """What a call that is handed on has had: its arrival, why, its channel, and who hears how it ends."""
 
-    async def ready(self) -> bool:
-        """Whether it, or one after it, has replicas, so that nothing waits here; else it takes what is turned
-        away.
-        """
-
-    async def serve(self, arrived_s: float) -> None:
-        """Serve the call, whose time began then."""
+    arrived_s: float
+    refusal: Fault
+    channel: Channel
+    told: Sequence[Callable[[Outcome], None]]
 
 
-NEXT, ARRIVED = "headway.next", "headway.arrived_s"
-"""Keys of a scope: the `Next`, if there is one, and when a call came that was handed on."""
+NEXT, BEFORE = "headway.next", "headway.before"
+"""Keys of a scope: the `Spillover`, if there is one, and the `Before` of a call that was handed on."""
 
 
 class Target(Protocol):
@@ -53,22 +51,24 @@ class Call(NamedTuple):
     request_id: Header
     holder: Holder
 
-    async def by(self, app: Target, after: Next | None = None) -> None:
+    async def by(self, app: Target, after: "Spillover | None" = None) -> None:
         """Have it served."""
         scope, again = {**self.scope, NEXT: after}, _again(self.body, self.receive)
         await app.admitted(scope, again, self.send, self.request_id, self.holder)
 
 
 class Spillover(NamedTuple):
-    """Where a call goes that finds no place."""
+    """Where a call goes that finds no place. `ready` says whether it, or one after it, holds so many tokens
+    and has replicas, so that nothing waits here; else it takes what is turned away.
+    """
 
     call: Call
-    ready: Callable[[], Coroutine[Any, Any, bool]]
+    ready: Callable[[int], Coroutine[Any, Any, bool]]
     served: Callable[[Call], Awaitable[None]]
 
-    async def serve(self, arrived_s: float) -> None:
-        """Serve the call, whose time began then."""
-        await self.served(self.call._replace(scope={**self.call.scope, ARRIVED: arrived_s}))
+    async def serve(self, before: Before) -> None:
+        """Serve the call, which has been elsewhere."""
+        await self.served(self.call._replace(scope={**self.call.scope, BEFORE: before}))
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

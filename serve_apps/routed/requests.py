@@ -80,7 +80,11 @@ class RoutedRequest:
             return self.placement
         if self._waiter is None:
             self._waiter = asyncio.get_running_loop().create_future()
-        return await self._waiter
+        try:
+            return await self._waiter
+        finally:
+            # An error in it has this call's frames, and so this object.
+            self._waiter = None
 
     def again(self, lost: Placement | None) -> None:
         """An attempt was lost: it wants another place, unless it has been given one meanwhile."""

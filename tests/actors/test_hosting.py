@@ -48,6 +48,9 @@ def made(settings: str, application: str, _: object) -> Clerk:
 def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, Served]:
     known: dict[str, Served] = {}
     monkeypatch.setattr(hosting, "applications", lambda _: known)
+    monkeypatch.setattr(
+        hosting, "first", lambda _: next((name for name, each in known.items() if not each.prefix), "")
+    )
     monkeypatch.setattr(hosting, "store_of", lambda _: MemoryStore())
     return known
 

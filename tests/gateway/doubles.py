@@ -67,7 +67,11 @@ class ScriptedBackend:
                     case TokenChunk():
                         yield step
                     case BaseException():
-                        raise step
+                        try:
+                            raise step
+                        finally:
+                            # It has this frame.
+                            del step
                     case float():
                         await asyncio.sleep(step)
                     case _:

@@ -1,8 +1,12 @@
 """One gateway of several models: whose a request is, and what it shows of all."""
 
 import asyncio
+import gc
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +27,7 @@ from serve_apps.gateway.backend import (
     TooLong,
 )
 from serve_apps.gateway.many_models import ManyModels, labelled
+from serve_apps.gateway.request_record import RequestRecord
 from tests.gateway.doubles import LOADS, WAIT, ScriptedBackend, Step, chunks
 
 MODELS = {"chat": "llama", "code": "codestral"}
@@ -219,7 +224,8 @@ def spilling(
     config = HeadwayConfig.model_validate({"model": "llama", "gateway": gateway})
     front, first = ManyModels(access, _no_budget), ScriptedBackend(script, loads=LOADS)
     second = ScriptedBackend(second_script, loads=LOADS, readiness=after or Readiness(ok=True))
-    apps = {"chat": make_app(config, first, access=access), "more": make_app(config, second, access=access)}
+    make = partial(make_app, config, access=access, quotas=Quotas(time.monotonic))
+    apps = {"chat": make(first), "more": make(second)}
     front.change(apps, {"chat": "more"})
     return front, first
 
@@ -265,6 +271,66 @@ def test_a_stream_that_has_begun_stays_where_it_is() -> None:
 
     assert answer.status_code == 200
     assert "from the second" not in answer.text
+
+
+def test_comments_alone_are_no_stream_that_has_begun() -> None:
+    front, _ = spilling([0.2, NO_PLACE], heartbeat_s=0.05)
+
+    answer = completion(front, {**PROMPT, "model": "llama", "stream": True})
+
+    assert answer.text.startswith(": headway\n\n")
+    assert "from the second" in answer.text
+
+
+def test_what_the_next_deployment_cannot_hold_waits_where_it_is() -> None:
+    front, first = spilling([NO_PLACE])
+    short = HeadwayConfig.model_validate({"model": "llama", "engine": {"max_model_tokens": 2}})
+    more = make_app(short, ScriptedBackend(chunks("too long"), loads=LOADS), access=ANY)
+    front.change({**front._apps, "more": more}, {"chat": "more"})
+
+    assert completion(front, {**PROMPT, "model": "llama"}).status_code == 429, "not 413"
+    assert [each.route and each.route.spills for each in first.requests] == [False]
+
+
+def test_what_none_has_place_for_is_no_new_demand_when_it_comes_again() -> None:
+    front, _ = spilling([NO_PLACE], second_script=[NO_PLACE])
+
+    assert [completion(front, {**PROMPT, "model": "llama"}).status_code for _ in range(2)] == [429, 429]
+    for name in ("chat", "more"):
+        page = asked(front, "GET", f"/deployments/{name}/metrics").text
+        assert 'headway_request_arrivals_total{model="llama"} 2.0' in page
+        assert 'headway_repeat_input_tokens_count{model="llama"} 1.0' in page
+
+
+class Anew(list[Step]):
+    """Steps that are new ones each time: an error that is kept keeps all that it went through."""
+
+    def __iter__(self) -> Iterator[Step]:
+        return map(copy, super().__iter__())
+
+
+@pytest.mark.parametrize("step", [NO_PLACE, ReplicaLost("it died"), chunks("a")[0]])
+def test_a_call_leaves_nothing_to_the_garbage_collector(step: Step) -> None:
+    front, now_s = ManyModels(ANY, _no_budget), [0.0]
+    made = (
+        make_app(
+            HeadwayConfig(model="llama"), ScriptedBackend(Anew([each]), loads=LOADS), clock=lambda: now_s[0]
+        )
+        for each in (step, NO_PLACE)
+    )
+    front.change(dict(zip(("chat", "more"), made, strict=True)), {"chat": "more"})
+    gc.collect()
+    gc.disable()
+    try:
+        for now_s[0] in (0.0, 10.0, 20.0):
+            completion(front, {**PROMPT, "model": "llama"})
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        assert not [each for each in gc.garbage if isinstance(each, RequestRecord | Exception)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
 
 
 def test_nothing_waits_while_any_deployment_of_the_model_has_replicas() -> None:

@@ -274,3 +274,13 @@ def test_the_command_has_each_step_in_its_place(capsys: pytest.CaptureFixture[st
         "144.0 ms    last token made",
         "600.0 ms  ended: ok",
     ]
+
+
+def test_a_call_that_was_elsewhere_arrived_when_it_came_there() -> None:
+    now_s = 100.0
+    metrics = Node(a="one").apps["a"].state.metrics
+    record = RequestRecord("r", "/v1/completions", "k", metrics, Timeline(lambda: now_s))
+    made_at = record.arrived_at
+    now_s = 103.0
+    record.received(90.0)
+    assert (record.arrived_s, record.arrived_at) == (90.0, pytest.approx(made_at - 10.0, abs=1e-4))

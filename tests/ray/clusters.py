@@ -9,6 +9,8 @@ from typing import Any
 import ray
 from ray.serve._private.common import DeploymentID
 
+from actors import control_plane
+from headway.config import HeadwayConfig
 from tests.patience import PATIENCE_S
 
 POLL_S, SELDOM_S = 0.05, 0.5
@@ -22,6 +24,14 @@ GPU_TYPE = "L20"
 
 GPUS = 2
 """As many as Ray is made to believe in."""
+
+
+def start(config: HeadwayConfig, application: str) -> str:
+    """Start the actors for one application; the token. ControlPlaneError."""
+    (token,) = control_plane.start({application: config}).values()
+    if isinstance(token, str):
+        return token
+    raise token
 
 
 def wait_until(predicate: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:

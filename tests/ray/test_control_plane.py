@@ -18,7 +18,7 @@ from actors.store import InternalKvStore, StoreAway
 from headway.config import HeadwayConfig, load_config
 from tests.exporter import MODEL, Exporter
 from tests.patience import PATIENCE_S
-from tests.ray.clusters import wait_until
+from tests.ray.clusters import start, wait_until
 from tests.ray.live_system import pids
 
 APP = "fed"
@@ -68,7 +68,7 @@ def config(exporter: Exporter, **changes: Any) -> HeadwayConfig:
 @pytest.fixture(scope="module")
 def plane(ray_cluster: str, exporter: Exporter) -> Iterator[None]:
     serve.run(Decode.bind(Prefill.bind()), name=APP, route_prefix=None)
-    control_plane.start(config(exporter), APP)
+    start(config(exporter), APP)
     yield
     control_plane.stop(purge=True)
 
@@ -77,12 +77,12 @@ def actor(name: str) -> Any:
     return ray.get_actor(name, namespace=names.NAMESPACE)
 
 
-def planner(method: str, *arguments: object) -> Any:
+def planner(method: str, *arguments: object, **more: object) -> Any:
     """What it answers; while the store is slow, as beside replicas that start, it is asked again."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
-            return ray.get(getattr(actor(names.PLANNER), method).remote(*arguments), timeout=30)
+            return ray.get(getattr(actor(names.PLANNER), method).remote(*arguments, **more), timeout=30)
         except StoreAway:
             if time.monotonic() > deadline:
                 raise
@@ -101,17 +101,19 @@ def pid_of(name: str) -> int:
 
 
 def test_another_application_of_the_same_model_is_refused(plane: None, exporter: Exporter) -> None:
-    with pytest.raises(control_plane.ControlPlaneError, match=r"'fed' of this cluster serves"):
-        control_plane.start(config(exporter), "other")
-    control_plane.stop(application="other")
+    started = control_plane.start({"other": config(exporter), "second": config(exporter, model="qwen3-32b")})
+    assert "'fed' of this cluster serves" in str(started["other"])
+    assert planner("status", application="second")["model"] == "qwen3-32b"
+    for application in started:
+        control_plane.stop(application=application)
     assert planner("status")["planner"]["state"] != "stopped"
 
 
 def test_other_settings_replace_the_actors_and_ids_go_on(plane: None, exporter: Exporter) -> None:
     before, pid = newest(), pid_of(names.PLANNER)
-    token = control_plane.start(config(exporter), APP)
+    token = start(config(exporter), APP)
     assert pid_of(names.PLANNER) == pid
-    control_plane.start(config(exporter, model="qwen3-32b"), APP)
+    start(config(exporter, model="qwen3-32b"), APP)
     assert pid_of(names.PLANNER) != pid
     wait_until(lambda: f"serves {MODEL}" in planner("status")["planner"]["reason"])
     assert planner("status")["planner"]["state"] == "waiting"
@@ -119,7 +121,7 @@ def test_other_settings_replace_the_actors_and_ids_go_on(plane: None, exporter: 
     assert names.PLANNER in control_plane.running()
     waiting = newest()  # the planner that was replaced may have been deciding when it ended
     last = config(exporter, planner__dry_run=True)
-    token = control_plane.start(last, APP)
+    token = start(last, APP)
     wait_until(lambda: newest() > waiting)
     record = planner("decision", waiting + 1)
     assert record["id"] > before

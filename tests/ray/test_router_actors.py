@@ -20,7 +20,7 @@ from headway.profiling import Phase
 from headway.routing import RequestSlo
 from serve_apps.routed.client import ActorAddress, RouterConnection
 from tests.actors.router_cases import asked, batch, hello, ready
-from tests.ray.clusters import wait_until
+from tests.ray.clusters import start, wait_until
 from tests.ray.live_system import pids
 
 MODEL = "m"
@@ -34,7 +34,7 @@ def settings(**more: Any) -> HeadwayConfig:
 
 @pytest.fixture(scope="module")
 def plane(ray_cluster: str) -> Iterator[None]:
-    control_plane.start(settings(**{"routing.profile": "slo"}), APP)
+    start(settings(**{"routing.profile": "slo"}), APP)
     yield
     control_plane.stop(purge=True)
 
@@ -99,11 +99,11 @@ def test_a_change_of_the_performance_model_reaches_router_and_status_and_outlive
 
 
 def test_they_run_where_the_profile_needs_them_and_end_with_the_others(plane: None) -> None:
-    control_plane.start(settings(**{"routing.profile": "least_load"}), APP)
+    start(settings(**{"routing.profile": "least_load"}), APP)
     assert not {ROUTER, names.LATENCY_TRAINER} & set(control_plane.running())
     assert names.PLANNER in control_plane.running()
     # `slo` does not turn away who names no SLO; `pull` does.
-    control_plane.start(settings(**{"routing.profile": "pull", "routing.prediction.learn": False}), APP)
+    start(settings(**{"routing.profile": "pull", "routing.prediction.learn": False}), APP)
     assert ROUTER in control_plane.running()
     assert names.LATENCY_TRAINER not in control_plane.running()
     a_new_slo_reaches_the_router_and_the_one_after_it()

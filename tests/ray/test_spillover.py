@@ -8,8 +8,9 @@ import pytest
 from headway_cli.deployment import delete, deploy
 from headway_cli.live_fleet import fleet_form, fleet_settings
 from tests.patience import PATIENCE_S
-from tests.ray.clusters import wait_until
+from tests.ray.clusters import running_replicas, wait_until
 from tests.ray.fleet_system import FLEET, Fleet
+from tests.ray.live_system import kill_nine, pids
 
 COMMON = {
     "engine": {"profile": "llama-3.1-8b_h100_tp1", "start_up_s": 0.5},
@@ -23,9 +24,10 @@ COMMON = {
 CHAT = {"engine": {"gpu_type": "L20", "max_batch_size": 1}, "spillover": "more"}
 MORE = {"engine": {"gpu_type": "H100"}}
 TOKENS, BESIDE = 600, 4
+KEEPER = f"{FLEET}#ControlPlane#"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def fleet(ray_cluster: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     made = Fleet(tmp_path_factory.mktemp("fleet") / "fleet.yaml", COMMON)
     made.write(chat=CHAT, more=MORE)
@@ -57,6 +59,19 @@ def test_what_finds_no_place_is_served_on_the_other_type(fleet: Fleet) -> None:
     # The first is sized for all, and says what it lacks; the second for what came over to it.
     for name, requests in (("chat", 1 + BESIDE), ("more", spilled)):
         wait_until(lambda: _planned(fleet, name) == requests)  # noqa: B023
+
+
+def test_one_that_others_spill_over_to_changes_and_outlives_the_control_plane(fleet: Fleet) -> None:
+    keeper = pids(KEEPER)
+    fleet.change(chat=CHAT, more={**MORE, "slo": {"ttft_ms": 3000}})
+    wait_until(lambda: fleet.deployment("more").status()["slo"]["ttft_ms"] == 3000)
+    assert pids(KEEPER) == keeper, "its replica was refused, and replaced"
+
+    before = {name: fleet.deployment(name).newest() for name in ("chat", "more")}
+    kill_nine(KEEPER)
+    wait_until(lambda: running_replicas(FLEET, "ControlPlane") == 1)
+    for name, newest in before.items():
+        wait_until(lambda: fleet.deployment(name).newest() > newest + 1)  # noqa: B023
 
 
 def _planned(fleet: Fleet, name: str) -> float:

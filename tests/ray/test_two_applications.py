@@ -12,7 +12,7 @@ from actors.control_plane import ControlPlaneError
 from headway.config import HeadwayConfig, load_config
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
-from tests.ray.clusters import running_replicas, wait_until
+from tests.ray.clusters import running_replicas, start, wait_until
 from tests.ray.live_system import SLOW, LiveSystem, headway, kill_nine, pids
 
 MODELS = {"small": "llama-3.1-8b", "large": "llama-3.1-70b"}
@@ -148,7 +148,7 @@ def test_a_budget_of_both_is_never_exceeded_and_goes_by_rank_also_after_kill_nin
 
 def test_a_model_has_one_application(systems: dict[str, LiveSystem]) -> None:
     with pytest.raises(ControlPlaneError, match=r"'small' of this cluster serves 'llama-3.1-8b' already"):
-        control_plane.start(settings("small"), "another")
+        start(settings("small"), "another")
 
 
 def test_the_end_of_one_leaves_the_other_its_actors_and_its_past(systems: dict[str, LiveSystem]) -> None:

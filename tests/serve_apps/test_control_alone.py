@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from collections.abc import Mapping
 from subprocess import run
 from types import SimpleNamespace
 from typing import Any
@@ -27,10 +28,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[HeadwayConfig]:
     """The settings with which the actors were started, each time."""
     found: list[HeadwayConfig] = []
 
-    def start(config: HeadwayConfig, application: str, *, routes: bool) -> str:
+    def start(coming: Mapping[str, HeadwayConfig], *, routes: bool) -> Mapping[str, str]:
         assert not routes, "others route"
-        found.append(config)
-        return f"token {len(found)} of {application}"
+        found.extend(coming.values())
+        return {application: f"token {len(found)} of {application}" for application in coming}
 
     monkeypatch.setattr("actors.keeping.control_plane.start", start)
     return found
