@@ -102,6 +102,19 @@ def test_a_fault_is_one_line_with_its_place(file: Path, old: str, new: str, faul
     assert str(raised.value) == f"{file}: {fault}"
 
 
+def test_host_memory_needs_the_size_of_what_sleeps(file: Path) -> None:
+    sleeping = "{model: m, pools: {mixed: {min_replicas: 0, sleepers: 1}}}"
+    file.write_text(f"fleet: {{gpus: 2, host_memory: 9e9}}\ndeployments: {{a: {sleeping}}}")
+
+    with pytest.raises(ConfigError) as raised:
+        load_fleet(file)
+
+    assert str(raised.value) == (
+        f"{file}: deployments.a: engine.sleep.memory is missing: "
+        "fleet.host_memory counts it for pools.mixed.sleepers"
+    )
+
+
 @pytest.mark.parametrize("text", ["deployments: 3", "deployments: {}", "deployments:"])
 def test_a_fleet_has_deployments(file: Path, text: str) -> None:
     file.write_text(text)

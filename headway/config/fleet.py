@@ -157,7 +157,9 @@ def _deployment(
     for key, value in overrides.items():
         if value is not None:
             whole = with_key(whole, key, value)
-    return validated(whole, lambda key: f"{place}.{key}" if _has(own, key) else f"{path}: {key}")
+    return validated(
+        whole, lambda key: f"{place}.{key}" if _has(own, key) else f"{path}: {key}" if key else place
+    )
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

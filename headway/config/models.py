@@ -339,7 +339,8 @@ def validated(tree: Mapping[str, Any], place: Callable[[str], str], *others: str
         found = every_fault(
             error, {**schema, "properties": schema["properties"] | {key: {} for key in others}}
         )
-        faults = [f"{place(key)}: {fault}" for key, fault in found]
+        # Of the settings together there is no key.
+        faults = [f"{place(key).removesuffix(': ')}: {fault}" for key, fault in found]
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         raise ConfigError(faults[0] + more, faults) from error
 
