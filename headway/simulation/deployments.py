@@ -10,7 +10,8 @@ With `gpus_per_node` a replica's GPUs are on one node. Nodes are filled and empt
 packs, but nothing is moved, and what drains has left its place. What finds room on none is not granted.
 
 One that is asleep decides when its first request comes, before the others' next tick. It gets what it would
-of the budget by their last demands, as far as they leave it free; what they hold, it gets at the tick.
+of the budget by their last demands, as far as they leave it free or are idle; what else they hold, it gets at
+the tick.
 """
 
 from collections import Counter
@@ -158,18 +159,21 @@ class _SharedRuns:
         seen = {name: each for name in self.demands if (each := self.runs[name].advance()) is not None}
         while early := [(each.now_s, name) for name, each in seen.items() if each.now_s < tick_s]:
             _, name = min(early)
-            self._wake(name, seen.pop(name))
+            self._wake(name, seen.pop(name), seen)
             self.runs[name].tick_s = tick_s
             if (found := self.runs[name].advance()) is not None:
                 seen[name] = found
         return {name: seen[name] for name in self.demands if name in seen}
 
-    def _wake(self, name: str, seen: Observation) -> None:
+    def _wake(self, name: str, seen: Observation, later: Mapping[str, Observation]) -> None:
+        """Act on what others leave free, and what those give up that have nothing to do until the tick."""
         assessed = self._assess(name, seen)
-        grant = self._shared()[name]
-        free = self.budget - sum(self._held(other) for other in self.demands if other != name)
-        gpus = self.demands[name].losses.whole(min(grant.gpus, free))
-        self._act(name, assessed, replace(grant, gpus=gpus))
+        due, free = self._shared(), self.budget
+        for other in self.demands.keys() - {name}:
+            held = self._held(other)
+            free -= min(held, due[other].gpus) if other in later and _nothing(later[other]) else held
+        gpus = self.demands[name].losses.whole(min(due[name].gpus, free))
+        self._act(name, assessed, replace(due[name], gpus=gpus))
 
     def _shared(self) -> Mapping[str, Grant]:
         return share(self.demands.values(), self.budget, self.host_memory)
@@ -226,6 +230,11 @@ class _SharedRuns:
         run = self.runs[name]
         assert isinstance(run.policy, HeadwayPolicy)
         return run.policy.within(run.scenario.bounds.at(now_s, run.policy.starts_s(run.state)).limits)
+
+
+def _nothing(seen: Observation) -> bool:
+    """True if nothing came, ran or waited."""
+    return seen.requests == 0 and not any(pool.running + pool.waiting for pool in seen.pools.values())
 
 
 def _begun(deployments: Sequence[SimulatedDeployment], budget: int) -> Sequence[SimulatedDeployment]:
