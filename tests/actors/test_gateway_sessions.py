@@ -5,7 +5,6 @@ import pytest
 from actors.routing.messages import (
     SILENT_S,
     Again,
-    Changed,
     Completed,
     Failed,
     FirstToken,
@@ -13,8 +12,7 @@ from actors.routing.messages import (
     Placed,
     Submit,
 )
-from headway.planning import Role
-from headway.routing import ReplicaLoad, ReplicaUpdate, ShedReason
+from headway.routing import ShedReason
 from headway.routing.decide.context import Refusal
 from headway.routing.decide.scheduler import Scheduler
 from tests.actors.router_cases import asked, batch, hello, on, ready, sessions
@@ -46,20 +44,6 @@ def test_what_frees_room_for_anothers_request_goes_to_its_letters():
     (placement,) = made.gateways.take("one").placements
     assert (placement.request_id, placement.decode_replica) == ("r", "a")
     assert made.gateways.with_messages() == []
-
-
-def test_utilisation_is_sampled_while_replicas_say_nothing_new():
-    def says(busy_s, at_s):
-        load = ReplicaLoad(running=0, waiting=0, kv_usage=0.0, busy_s=busy_s)
-        return Changed(at_s, ReplicaUpdate(replica="a", role=Role.MIXED, load=load))
-
-    made = sessions()
-    made.exchange(0.0, "g", hello(says(10.0, 0.0)))
-    made.exchange(4.0, "g", batch(says(12.0, 4.0), sent_s=4.0))
-    made.expire(5.0)
-    assert made.router.metrics()["busy"] == {("mixed", "a"): pytest.approx(0.4)}
-    made.expire(10.0)
-    assert made.router.metrics()["busy"] == {("mixed", "a"): 0.0}
 
 
 def test_a_lost_attempt_that_the_router_never_knew_is_a_new_request():

@@ -173,7 +173,8 @@ def test_pickling_keeps_forecasts_and_counters(name):
 
 
 def test_memory_is_bounded(name):
-    predictor = fed(name, wave(1_000))
+    # A week of its intervals of 180 s has 3,360.
+    predictor = fed(name, wave(4_000 if name == "weekly" else 1_000))
     predictor.forecast()
     early = len(pickle.dumps(predictor))
     predictors.warm_start(predictor, wave(3_000))

@@ -19,7 +19,10 @@ from headway.routing.decide.context import RoutingState, SchedulingContext
 from headway.routing.fleet.table import FleetRow, FloatArray, SlotArray
 from headway.routing.predict.evidence import MOST_RATIO
 from headway.routing.predict.forecast import ForecastRow, is_idle
-from interp.jit import compiled, compiled_in_place
+from interp.jit import compiled
+
+REQUESTS = np.array([FleetRow.RUNNING, FleetRow.COMING, FleetRow.OTHER_REQUESTS, FleetRow.WAITING])
+"""Rows of the requests at a replica."""
 
 
 def may_overrule(state: RoutingState, now_s: float, freed: Sequence[SlotArray]) -> bool:
@@ -38,15 +41,9 @@ def may_overrule(state: RoutingState, now_s: float, freed: Sequence[SlotArray]) 
     )
 
 
-@compiled_in_place
 def any_idle(table: FloatArray, slots: SlotArray) -> bool:
-    """True if one of `slots` is idle; ends at the first."""
-    idle = False
-    for slot in slots:
-        idle = is_idle(table, slot)
-        if idle:
-            break
-    return idle
+    """`is_idle` of any of `slots`."""
+    return bool((table[REQUESTS[:, None], slots].sum(axis=0) == 0.0).any())
 
 
 def overruled(context: SchedulingContext, judged: Callable[[FloatArray], FloatArray]) -> int | None:
