@@ -206,7 +206,7 @@ def test_a_long_prompt_is_computed_elsewhere(gateway: Gateway) -> None:
     assert abs(stamps[-1] - time.time()) < PATIENCE_S
     metrics = router_status()["metrics"]
     assert metrics["transfer"]["measured"] == 1
-    wait_until(lambda: len(router_status()["metrics"]["busy"]) == 2, PATIENCE_S)
+    wait_until(lambda: len(router_status()["metrics"]["busy_s"]) == 2, PATIENCE_S)
 
 
 def test_a_prefill_that_stalls_is_given_up_at_its_deadline(gateway: Gateway) -> None:
