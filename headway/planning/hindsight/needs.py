@@ -174,14 +174,11 @@ class Assessment:
         """The predictor for which an idle pool has a replica: it sees requests come by the time that one
         ordered now serves, and before it would go again. None where the pool can wake.
         """
-        hold_s, requests = (
-            settings.section("headway", HeadwaySettings).hold_s,
-            self.state.pool(role).history.requests,
-        )
         if settings.limits[role].sleepers:
             return ""
         lead = lead_intervals(self.leads_s[role], settings.interval_s)
-        return self.state.predicted.foreseen(requests, lead, ceil(hold_s / settings.interval_s))
+        within = ceil(settings.section("headway", HeadwaySettings).hold_s / settings.interval_s)
+        return self.state.predicted.foreseen(self.state.pool(role).history.requests, lead, within)
 
     @property
     def quiet(self) -> bool:
