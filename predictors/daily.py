@@ -14,8 +14,7 @@ taken as it was:
 
 It is the seasonal naive method (Hyndman & Athanasopoulos, Forecasting, 5.2) without its weak point: only the
 shape of the day before is taken, not its level, so that a busier day is no error. A step k > P looks at the
-same time of day. Until a period has passed, and where the day before was not measured, the level
-holds.
+same time of day. Until a period has passed, and where the day before was not measured, the level holds.
 """
 
 import math

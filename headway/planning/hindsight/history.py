@@ -297,7 +297,7 @@ class Predicted:
     def foreseen(self, requests: IntArray, lead: int, within: int) -> str:
         """The predictor that says requests come `lead` intervals ahead or in the `within` from then on, RISE
         times as many as in the next one, and was right in at least half of the intervals of which it said so;
-        "" where none does. `requests` f8[M] is what came in each of the last M intervals.
+        "" where none does. `requests` i8[M] is what came in each of the last M intervals.
         """
         place = min(int(np.searchsorted(HORIZONS, lead)), len(HORIZONS) - 1)
         until = np.concatenate([np.zeros(1), np.cumsum(requests)])

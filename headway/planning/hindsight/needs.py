@@ -172,7 +172,7 @@ class Assessment:
 
     def foreseen(self, role: Role, settings: PolicySettings) -> str:
         """The predictor for which an idle pool has a replica: it sees requests come by the time that one
-        ordered now serves, and before it would go again. None where the pool can wake.
+        ordered now serves, or before that one would go again. Engines that sleep wake soon enough without.
         """
         if settings.limits[role].sleepers:
             return ""

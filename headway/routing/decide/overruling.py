@@ -18,11 +18,8 @@ from numpy.typing import NDArray
 from headway.routing.decide.context import RoutingState, SchedulingContext
 from headway.routing.fleet.table import FleetRow, FloatArray, SlotArray
 from headway.routing.predict.evidence import MOST_RATIO
-from headway.routing.predict.forecast import ForecastRow, is_idle
+from headway.routing.predict.forecast import ForecastRow, any_idle, is_idle
 from interp.jit import compiled
-
-REQUESTS = np.array([FleetRow.RUNNING, FleetRow.COMING, FleetRow.OTHER_REQUESTS, FleetRow.WAITING])
-"""Rows of the requests at a replica."""
 
 
 def may_overrule(state: RoutingState, now_s: float, freed: Sequence[SlotArray]) -> bool:
@@ -39,11 +36,6 @@ def may_overrule(state: RoutingState, now_s: float, freed: Sequence[SlotArray]) 
     return state.latency.learned or any(
         any_idle(table, slots if len(slots) else state.fleet.ready(role)) for role, slots in roles
     )
-
-
-def any_idle(table: FloatArray, slots: SlotArray) -> bool:
-    """`is_idle` of any of `slots`."""
-    return bool((table[REQUESTS[:, None], slots].sum(axis=0) == 0.0).any())
 
 
 def overruled(context: SchedulingContext, judged: Callable[[FloatArray], FloatArray]) -> int | None:

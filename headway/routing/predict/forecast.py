@@ -103,6 +103,14 @@ def is_idle(table: FloatArray, slot: int) -> bool:
     return bool(there_at(table, slot) + table[FleetRow.WAITING, slot] == 0.0)
 
 
+REQUESTS = np.array([FleetRow.RUNNING, FleetRow.COMING, FleetRow.OTHER_REQUESTS, FleetRow.WAITING])
+
+
+def any_idle(table: FloatArray, slots: SlotArray) -> bool:
+    """True if one of `slots` is idle, without code to compile for it."""
+    return bool((table[REQUESTS[:, None], slots].sum(axis=0) == 0.0).any())
+
+
 @compiled_in_place
 def batch_at(table: FloatArray, slot: int) -> float:
     """Sequences in a replica's batch, those of others included."""
