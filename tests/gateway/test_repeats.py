@@ -345,6 +345,7 @@ def test_a_storm_of_repeats_is_damped_and_first_attempts_are_not(serve: Serve) -
     backend.script = chunks("a")
     assert post(f"{running.url}/v1/completions", json={**ASKED, "prompt": "new"}).status_code == 200
     waits_s = {float(answer.headers["retry-after-ms"]) / 1e3 for answer in answers[:11]}
-    assert len(waits_s) == 11
+    # They are drawn, to the millisecond: a few may be alike.
+    assert len(waits_s) >= 8
     assert all(4.0 <= wait_s <= 6.001 for wait_s in waits_s)
     assert {answer.headers["retry-after"] for answer in answers[:11]} <= {"4", "5", "6"}
