@@ -1,7 +1,7 @@
 """The GPU budget that all planners of this process share (`fleet.gpus`), with a part for each application.
 
     part = common_budget().join("chat", settings, log, clock)
-    part.place(wanted, stated, 30.0)        within a decision: what of it finds room on a node
+    part.place(wanted, stated)              within a decision: what of it finds room on a node
     part.ask(losses, 30.0)                  then its losses, and what it may take
     part.hold(counts, limits)               whenever they are seen; `settled` once a decision was carried out
 
@@ -13,7 +13,7 @@ each `fleet.gpu_type`; they have nothing to do with each other.
 
 Room on nodes is judged where Ray is asked for the engines' GPUs, and has the whole budget: else there may be
 nodes to come, which have to be asked for. It is what is free, what drains, and what others would give up. The
-latter is counted on for `TRIED_INTERVALS`, and not again for `VAIN_S` where Serve stopped other replicas.
+latter is not counted on for `VAIN_S` if they did so, and after `HOPES` decisions Serve has stopped others.
 
 Woken are, out of turn, those that hold more than is due to them when somebody waits for it or the budget
 became less, and those that wait when others hold less. `ask` runs beside the event loop.
@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 STATED_INTERVALS = 3
 """For so many intervals it counts what a part has stated."""
-TRIED_INTERVALS, VAIN_S = 3, 1800.0
+HOPES, VAIN_S = 2, 1800.0
 NODES_S = 1.0
 """For as long what is free on nodes is not asked for again."""
 GONE_S = 10.0
@@ -166,8 +166,10 @@ class BudgetPart:
         self._waits = 0
         self.replicas: Sequence[Replica] | None = None
         """As they were seen last."""
-        self._tried_s = -inf
-        """Since when it counts on room that others would give up."""
+        self._hopes = 0
+        """Decisions in which room may still come of what others have given up."""
+        self._vain_s = -inf
+        """When none had come."""
         self._leaving: asyncio.Task[None] | None = None
         self._each = _gpus_each(self.config, log)
         self._held = self._known()
@@ -234,8 +236,10 @@ class BudgetPart:
             for role, engine in settings.sleeping.items()
         )
 
-    def place(self, wanted: Mapping[Role, int], losses: GpuLosses, interval_s: float) -> Placement:
-        """Of the replicas wanted, with these losses, those that find room; all where that is not judged."""
+    def place(self, wanted: Mapping[Role, int], losses: GpuLosses) -> Placement:
+        """Of the replicas wanted, with these losses, those that find room; all where that is not judged, or
+        where no more than these are due to it.
+        """
         if not self._needs or self.replicas is None or self.config.planner.dry_run:
             return EVERY
         with self._budget.lock:
@@ -243,14 +247,30 @@ class BudgetPart:
             if min(map(layout.gpus, self._needs.values())) < (self._budget.gpus(self.gpu_type) or 0):
                 return EVERY
             there = Counter(one.role for one in layout.replicas[self.name] if not one.draining)
-            found = now = placed(wanted, there, self._needs, layout.rooms())
-            if not now.most:
-                self._tried_s = -inf
-            elif not TRIED_INTERVALS * interval_s < now_s - self._tried_s < VAIN_S:
-                found = placed(wanted, there, self._needs, layout.rooms(self._given_up(losses)))
-                if found.most != now.most and now_s - self._tried_s >= VAIN_S:
-                    self._tried_s = now_s
-            return found
+            division = self._with(losses)
+            due = {name: min(division.claims[name].holds, each.gpus) for name, each in division.due.items()}
+            mine = division.due[self.name].gpus
+
+            def enough(found: Placement) -> bool:
+                return not found.most or mine <= self._gpus({**wanted, **found.most})
+
+            now = placed(wanted, there, self._needs, layout.rooms())
+            if enough(now):
+                self._hopes = 0
+                return EVERY
+            if now_s - self._vain_s < VAIN_S:
+                return now
+            keep = {name: gpus for name, gpus in due.items() if name != self.name}
+            found = placed(wanted, there, self._needs, layout.rooms(keep))
+            if found.most != now.most:
+                self._hopes = HOPES
+            elif self._hopes:
+                # What Ray says is free lags behind.
+                self._hopes -= 1
+                if self._hopes:
+                    return EVERY
+                self._vain_s = now_s
+            return EVERY if enough(found) else found
 
     def on_nodes(self, groups: Mapping[str, str]) -> Iterator[OnNode]:
         """Its replicas whose needs are known, but those that wait for room."""
@@ -276,12 +296,11 @@ class BudgetPart:
         awake = (role for role in needs if not config.pools[role.value].sleepers)
         return {role: needs[role] for role in awake if GPU in needs[role]}
 
-    def _given_up(self, losses: GpuLosses) -> Iterator[tuple[str, int]]:
-        """GPUs that others would give up for these losses."""
+    def _with(self, losses: GpuLosses) -> Division:
+        """The division if it stated these losses."""
         mine = replace(self.claim(), losses=losses, keeps=None)
         claims = [*(part.claim() for part in self.others()), mine]
-        over = divide(claims, self._budget.gpus(self.gpu_type) or 0).over
-        return ((name, gpus) for name, gpus in over.items() if name != self.name)
+        return divide(claims, self._budget.gpus(self.gpu_type) or 0)
 
     def ask(self, losses: GpuLosses, interval_s: float, wanted: int = 0, unplaced: str = "") -> LiveGrant:
         """What it may take now that it states these losses; PlanningError where that is below its minimum.

@@ -171,7 +171,7 @@ def divide(claims: Iterable[Claim], gpus: int, host_memory: float = inf) -> Divi
 class Share(Protocol):
     """The part of the budget that a deployment decides within."""
 
-    def place(self, wanted: Mapping[Role, int], losses: GpuLosses, interval_s: float) -> Placement:
+    def place(self, wanted: Mapping[Role, int], losses: GpuLosses) -> Placement:
         """Of the replicas wanted, with these losses, those that find room."""
 
     def ask(self, losses: GpuLosses, interval_s: float, wanted: int, unplaced: str) -> Grant:
@@ -190,7 +190,7 @@ def decide_granted(
     assessed = call(name, policy.assess, observation, state)
     losses = all_losses = call(name, demanded, policy, assessed)
     wanted = call(name, policy.wanted, assessed, needs_of(assessed, policy.settings))
-    if (found := part.place(wanted, all_losses, interval_s)).most:
+    if (found := part.place(wanted, all_losses)).most:
         policy = policy.within(found.within(in_force.limits))
         losses = call(name, demanded, policy, assessed)
     grant = part.ask(losses, interval_s, all_losses.wanted_gpus, found.words)

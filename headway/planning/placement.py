@@ -56,33 +56,36 @@ class Layout:
         rest = {name: amount for name, amount in needs.items() if name != GPU}
         return sum(node.has.get(GPU, 0.0) for node in self.nodes if fits(rest, node.has))
 
-    def rooms(self, given_up: Iterable[tuple[str, int]] = ()) -> list[dict[str, float]]:
+    def rooms(self, keep: Mapping[str, int] | None = None) -> list[dict[str, float]]:
         """What is free on each node once replicas that have none yet have one, and what drains is gone, and
-        so many GPUs that deployments give up.
+        what deployments have beyond the GPUs that they keep.
         """
         rooms = {node.name: dict(node.free) for node in self.nodes}
         every = [one for each in self.replicas.values() for one in each]
-        stopped = [one for name, gpus in given_up for one in self._stopped(name, gpus)]
+        stopped = [one for name, gpus in (keep or {}).items() for one in self._stopped(name, gpus)]
         for one in [*(one for one in every if one.draining), *stopped]:
             room = rooms.get(one.node, {})
             for resource, amount in one.needs.items():
                 room[resource] = room.get(resource, 0.0) + amount
-        coming = [one.needs for one in every if not one.node and not one.draining]
+        given_up = set(map(id, stopped))
+        coming = [one.needs for one in every if not (one.node or one.draining or id(one) in given_up)]
         for needs in sorted(coming, key=_gpus, reverse=True):
             take(needs, rooms.values())
         return list(rooms.values())
 
     def stopping(self, name: str) -> Sequence[OnNode]:
-        """Its replicas on nodes, in the order in which Serve stops them."""
+        """Its replicas in the order in which Serve stops them: first those that have no node yet."""
         up = [one for each in self.replicas.values() for one in each if one.node and not one.draining]
         counts, heads = Counter(one.node for one in up), {node.name for node in self.nodes if node.head}
-        own = [one for one in reversed(self.replicas.get(name, ())) if one.node and not one.draining]
+        own = [one for one in reversed(self.replicas.get(name, ())) if not one.draining]
         return sorted(own, key=lambda one: (one.node in heads, counts[one.node], one.node))
 
-    def _stopped(self, name: str, gpus: int) -> Iterable[OnNode]:
-        for one in self.stopping(name):
-            if _gpus(one.needs) <= gpus:
-                gpus -= int(_gpus(one.needs))
+    def _stopped(self, name: str, keeps: int) -> Iterable[OnNode]:
+        up = self.stopping(name)
+        more = sum(_gpus(one.needs) for one in up) - keeps
+        for one in up:
+            if _gpus(one.needs) <= more + ROUNDING:
+                more -= _gpus(one.needs)
                 yield one
 
 

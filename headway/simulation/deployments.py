@@ -15,7 +15,7 @@ the tick.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import inf
@@ -38,9 +38,6 @@ from headway.simulation.scenario import Scenario
 from headway.simulation.simulate import RequestSource, SimulationRun, Watchers
 from interp.jit import drop_stale_cache
 
-Over = Iterable[tuple[str, int]]
-"""GPUs that deployments give up."""
-
 
 class SimulatedNodes:
     """The nodes of a budget, all but the last of `each` GPUs, and the replicas on them by deployment."""
@@ -50,11 +47,15 @@ class SimulatedNodes:
         self._replicas: dict[str, list[OnNode]] = {}
 
     def room(
-        self, name: str, wanted: Mapping[Role, int], limits: Mapping[Role, PoolLimits], over: Over
+        self,
+        name: str,
+        wanted: Mapping[Role, int],
+        limits: Mapping[Role, PoolLimits],
+        keep: Mapping[str, int] | None,
     ) -> Placement:
-        """Of the replicas wanted those that find room once others have given up what they hold over."""
+        """Of the replicas wanted those that find room once others have no more GPUs than they keep."""
         there = Counter(one.role for one in self._replicas.get(name, ()))
-        return placed(wanted, there, _needs(limits), self._layout().rooms(over))
+        return placed(wanted, there, _needs(limits), self._layout().rooms(keep))
 
     def follow(self, name: str, targets: Mapping[Role, int], limits: Mapping[Role, PoolLimits]) -> None:
         """Place replicas as far as there is room, or take them away."""
@@ -197,18 +198,18 @@ class _SharedRuns:
         for name, each in assessed.items():
             if self._room(name, each).most:
                 due = self._shared()
-                over = [(other, self._held(other) - due[other].gpus) for other in due if other != name]
+                keep = {other: grant.gpus for other, grant in due.items() if other != name}
                 policy = self._policy(name, each.observation.now_s)
-                limits = self._room(name, each, over).within(policy.settings.limits)
+                limits = self._room(name, each, keep).within(policy.settings.limits)
                 found[name] = self.deployments[name].demand(demanded(policy.within(limits), each))
         return found
 
-    def _room(self, name: str, assessed: Assessment, over: Over = ()) -> Placement:
+    def _room(self, name: str, assessed: Assessment, keep: Mapping[str, int] | None = None) -> Placement:
         if self.nodes is None:
             return EVERY
         policy = self._policy(name, assessed.observation.now_s)
         wanted = policy.wanted(assessed, needs_of(assessed, policy.settings))
-        return self.nodes.room(name, wanted, policy.settings.limits, over)
+        return self.nodes.room(name, wanted, policy.settings.limits, keep)
 
     def _follow(self, name: str, targets: Mapping[Role, int]) -> None:
         if self.nodes is not None:

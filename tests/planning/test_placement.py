@@ -121,10 +121,15 @@ def test_others_give_up_what_serve_would_stop() -> None:
         nodes=[head, *nodes(9, 2, 1)[1:]],
         replicas={"a": [on("n0"), on("n1"), on("n1"), on("n2")], "b": [on("n2"), on("n2")]},
     )
-    assert [room[GPU] for room in layout.rooms([("a", 2)])] == [3, 4, 1]
-    assert [room[GPU] for room in layout.rooms([("a", 3)])] == [3, 4, 2]
-    assert [room[GPU] for room in layout.rooms([("a", 9)])] == [4, 4, 2]
-    assert [room[GPU] for room in layout.rooms([("c", 9)])] == [3, 2, 1]
+    assert [room[GPU] for room in layout.rooms({"a": 2})] == [3, 4, 1]
+    assert [room[GPU] for room in layout.rooms({"a": 1})] == [3, 4, 2]
+    assert [room[GPU] for room in layout.rooms({"a": 0})] == [4, 4, 2]
+    assert [room[GPU] for room in layout.rooms({"a": 4, "c": 0})] == [3, 2, 1]
+
+
+def test_what_waits_for_room_is_given_up_first() -> None:
+    layout = Layout(nodes=nodes(2), replicas={"a": [on("n0"), on("")], "b": [on("")]})
+    assert [layout.rooms(keep) for keep in ({}, {"a": 1}, {"a": 0})] == [[gpus(0)], [gpus(1)], [gpus(2)]]
 
 
 def test_limits_bound_a_pool_but_not_below_its_minimum() -> None:
