@@ -51,7 +51,8 @@ class Form:
     It comes up within `ready_within_s`, 0: that of its settings. Without `plans_within_s` it has come up once
     it is ready; with it, it is left to get there after so long.
     `members` are a fleet's deployments, which have come up when they are ready, too: the applications of
-    their engines, or None where others run those.
+    their engines, or None where others run those. Of their Serve deployments those in `empty` begin without
+    a replica.
     """
 
     verb: str
@@ -61,6 +62,7 @@ class Form:
     ready_within_s: float = 0.0
     plans_within_s: float | None = None
     members: Mapping[str, Callable[[], "Application"] | None] = field(default_factory=dict)
+    empty: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def _whole(config: HeadwayConfig) -> "Application":
@@ -114,7 +116,7 @@ def deploy(config: HeadwayConfig, say: Say, form: Form = WHOLE, name: str = APPL
     within_s = form.ready_within_s or config.engine.ready_within_s
     deadline = time.monotonic() + within_s
     engines = {member: build() for member, build in form.members.items() if build is not None}
-    run({**engines, name: form.build(config)})
+    run({**engines, name: form.build(config)}, form.empty)
     wait_until_running((*engines, name), within_s, say)
     addresses = serve.get_deployment_handle(form.ingress, name).addresses.remote().result(timeout_s=60)
     url = str(addresses[0]).replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
@@ -129,10 +131,13 @@ def deploy(config: HeadwayConfig, say: Say, form: Form = WHOLE, name: str = APPL
     return Deployed(url=url, waits_for=why_not)
 
 
-def run(applications: Mapping[str, "Application"]) -> None:
-    """Have Serve run these, by name. CliError."""
+def run(applications: Mapping[str, "Application"], empty: Mapping[str, Sequence[str]]) -> None:
+    """Have Serve run these, by name, and those deployments of theirs begin without a replica. CliError."""
     from ray import serve
     from ray.serve.exceptions import RayServeException
+
+    from actors.connectors.external_scaling import begin_empty
+    from actors.connectors.protocol import Unreachable
 
     targets = [
         serve.RunTarget(
@@ -147,6 +152,10 @@ def run(applications: Mapping[str, "Application"]) -> None:
     ]
     try:
         serve.run_many(targets, wait_for_applications_running=False)
+        for name, deployments in empty.items():
+            begin_empty(name, deployments)
+    except Unreachable as error:
+        raise CliError(str(error)) from error
     except RayServeException as error:
         # Serve's controller raised it: the error itself is the whole of its traceback.
         said = getattr(error, "cause", error)
@@ -181,8 +190,13 @@ def exists(name: str = APPLICATION) -> bool:
 
 def delete(name: str = APPLICATION) -> bool:
     """Delete the application and, of a fleet, its deployments; whether there was one."""
+    from ray import serve
+
     members = tuple(members_of(InternalKvStore(), name))
+    # What its gateway has begun ends whole, and then all engines together.
     there = delete_one(name)
+    for member in filter(exists, members):
+        serve.delete(member, _blocking=False)
     for member in members:
         delete_one(member)
     return there

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 from actors.applications import members_of
 from actors.connectors import connector_kind
 from actors.connectors.drift import target_of
+from actors.connectors.protocol import DEPLOYMENTS
 from actors.planning.settings import dump, fixed, value_at
 from actors.store import InternalKvStore
 from actors.stored import Kind, put, read
 from headway.config import ConfigError, FleetConfig, HeadwayConfig
 from headway.config.fleet import ONCE, check_fits
-from headway.planning import policy_settings
+from headway.planning import Role, policy_settings
 from headway.planning.deciding import gpus as gpus_of
 from headway.planning.deciding import one_each
 from headway.words import plural
@@ -104,6 +105,7 @@ def fleet_form(fleet: FleetConfig) -> Form:
         build=lambda _: _front(fleet, attached=False),
         ready_within_s=_longest_s(fleet.deployments.values()),
         members={name: partial(_engines, config) for name, config in fleet.deployments.items()},
+        empty={name: _empty(config) for name, config in fleet.deployments.items()},
     )
 
 
@@ -144,15 +146,23 @@ def _once(fleet: FleetConfig) -> dict[str, str]:
     return {key: sha256(dumps(value, sort_keys=True).encode()).hexdigest() for key, value in found.items()}
 
 
-def _engines(config: HeadwayConfig) -> "Application":
+def _engines(config: HeadwayConfig, counts: Mapping[str, int] | None = None) -> "Application":
     from serve_apps.builders import engines_alone
 
-    return engines_alone(config)
+    return engines_alone(config, counts=counts)
+
+
+def _empty(config: HeadwayConfig) -> list[str]:
+    """The Serve deployments of pools that begin empty: a common budget need not hold a replica of each."""
+    shares = config.fleet.gpus is not None and not config.planner.dry_run
+    return [
+        DEPLOYMENTS[Role(role)] for role, pool in config.pools.items() if shares and pool.min_replicas == 0
+    ]
 
 
 def change(fleet: FleetConfig, application: str, say: Say) -> str:
     """Bring the fleet that this application serves to these settings; what has changed. CliError."""
-    from actors.connectors.external_scaling import hand_over
+    from actors.connectors.external_scaling import hand_over, replica_counts
     from actors.connectors.protocol import Refused
     from serve_apps.fleet_host import members
 
@@ -162,14 +172,16 @@ def change(fleet: FleetConfig, application: str, say: Say) -> str:
         raise CliError(f"{', '.join(other)}: the gateway has this from its start; headway down first")
     if not before or _attached(before) != _attached(now):
         raise CliError(f"{application} serves no such fleet; headway down first")
-    anew = {
-        name: _engines(config)
+    counts = {
+        name: replica_counts(name)
         for name, config in now.items()
         if not _attached(now) and (name not in before or _of_engines(before[name]) != _of_engines(config))
     }
+    anew = {name: _engines(now[name], running) for name, running in counts.items()}
     if anew:
         say(f"starting the engines of {', '.join(anew)}")
-        run(anew)
+        # As many as there are, if any.
+        run(anew, {name: [one for one in _empty(now[name]) if not counts[name].get(one)] for name in anew})
         wait_until_running(tuple(anew), _longest_s(now[name] for name in anew), say)
     try:
         hand_over(application, members(fleet))

@@ -3,9 +3,9 @@
     Gateway (ingress) ── Prefill, Decode | Mixed
                       └─ ControlPlane
 
-Replica counts begin at `min_replicas`, or at 1, which shows that the engine starts; from then on they are the
-planner's. Draining lasts longer than a request may, so that a scale-down cuts no stream off; it ends with the
-last stream, not after that time.
+Replica counts begin at `min_replicas`, or at 1, which shows that the engine starts, or as they are where an
+application is changed; from then on they are the planner's. Draining lasts longer than a request may, so that
+a scale-down cuts no stream off; it ends with the last stream, not after that time.
 """
 
 import time
@@ -52,18 +52,23 @@ def application(
     """
     check_tracing(config.tracing)
     config = _begun(config)
-    engines = {role: _engine(config, Role(role)).bind(config, make) for role in sorted(config.pools)}
+    engines = {role: _engine(config, Role(role), {}).bind(config, make) for role in sorted(config.pools)}
     gateway = gateway_deployment(Gateway, config)
     # Settings over these, which a Serve config file may set.
     plane = plane_deployment(ControlPlane, {})
     return gateway.bind(config, engines, [plane.bind(config)] if control_plane else [])
 
 
-def engines_alone(config: HeadwayConfig, make: EngineFactory = make_engine) -> serve.Application:
-    """The engines of these settings, which a gateway elsewhere calls. ConfigError as `application`."""
+def engines_alone(
+    config: HeadwayConfig, make: EngineFactory = make_engine, counts: Mapping[str, int] | None = None
+) -> serve.Application:
+    """The engines of these settings, which a gateway elsewhere calls. ConfigError as `application`.
+
+    `counts` are the replicas that there are, by deployment.
+    """
     check_tracing(config.tracing)
     config = _begun(config)
-    first, *others = (_engine(config, Role(role)) for role in sorted(config.pools))
+    first, *others = (_engine(config, Role(role), counts or {}) for role in sorted(config.pools))
     return first.bind(config, make, *(each.bind(config, make) for each in others))
 
 
@@ -117,7 +122,8 @@ def build_application(arguments: Mapping[str, Any], topology: Topology) -> serve
     return application(read_arguments(settings, topology), control_plane=SWITCH[control_plane])
 
 
-def _engine(config: HeadwayConfig, role: Role) -> serve.Deployment:
+def _engine(config: HeadwayConfig, role: Role, counts: Mapping[str, int]) -> serve.Deployment:
+    pool, name = config.pools[role.value], ENGINES[role].__name__
     routing = {
         "request_router_class": HeadwayRouter,
         "request_router_kwargs": {"profile": stateless_profile(config)},
@@ -126,8 +132,8 @@ def _engine(config: HeadwayConfig, role: Role) -> serve.Deployment:
     }
     return deployment(
         ENGINES[role],
-        name=ENGINES[role].__name__,
-        num_replicas=max(1, config.pools[role.value].min_replicas, config.pools[role.value].sleepers),
+        name=name,
+        num_replicas=max(1, pool.min_replicas, pool.sleepers, min(pool.max_replicas, counts.get(name, 0))),
         max_ongoing_requests=MOST_ONGOING,
         graceful_shutdown_timeout_s=config.gateway.request_timeout_s + DRAINING_MARGIN_S,
         request_router_config=RequestRouterConfig.model_validate(routing),

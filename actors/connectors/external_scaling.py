@@ -9,7 +9,8 @@ refused, with the line to write into it.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from actors import compat_ray
@@ -18,7 +19,7 @@ from actors.connectors.protocol import ConnectorError, Refused, Unreachable
 
 DEPLOYED = {"RUNNING", "UNHEALTHY"}
 """States of an application whose deployments can be handed over again."""
-TIMEOUT_S = 10.0
+TIMEOUT_S, POLL_S = 10.0, 0.05
 
 logger = logging.getLogger(__name__)
 
@@ -29,12 +30,11 @@ def enable_external_scaling(application: str) -> bool:
     Blocks for the time of two or three calls. Refused: the application comes from a config file without the
     flag. Unreachable: Serve's controller does not answer.
     """
-    import ray
     from ray.exceptions import GetTimeoutError, RayError
     from ray.serve.exceptions import RayServeException
 
     try:
-        controller = ray.get_actor(CONTROLLER, namespace=SERVE_NAMESPACE)
+        controller = _controller()
         found = _details(controller)["applications"].get(application)
         if found is None:
             return False
@@ -72,13 +72,43 @@ def hand_over(application: str, user_config: Mapping[str, Any]) -> None:
 
     Refused: the application comes from a config file, which would win again. Blocks as the above.
     """
-    import ray
-
-    controller = ray.get_actor(CONTROLLER, namespace=SERVE_NAMESPACE)
+    controller = _controller()
     found = _details(controller)["applications"][application]
     if found["source"] == "declarative":
         raise Refused(f"application {application!r} comes from a Serve config file: change it there")
     _deploy_again(controller, application, found["deployments"], user_config)
+
+
+def replica_counts(application: str) -> Mapping[str, int]:
+    """Replicas that Serve is to run, by deployment; none of an application that is not there. Blocks."""
+    found = _details(_controller())["applications"].get(application, {"deployments": {}})
+    return {name: each["target_num_replicas"] for name, each in found["deployments"].items()}
+
+
+def begin_empty(application: str, deployments: Sequence[str]) -> None:
+    """Have these of an application that Serve has just taken begin with no replica, of which it deploys one
+    at least. Blocks until Serve knows them; Unreachable.
+    """
+    import ray
+    from ray.exceptions import RayError
+
+    controller, deadline = _controller(), time.monotonic() + TIMEOUT_S
+    for name in deployments:
+        asked = compat_ray.deployment_id(application, name), 0
+        while True:
+            try:
+                ray.get(controller.update_deployment_replicas.remote(*asked), timeout=TIMEOUT_S)
+                break
+            except RayError as error:
+                if time.monotonic() > deadline:
+                    raise Unreachable(f"Serve's controller: {' '.join(str(error).split())}") from error
+            time.sleep(POLL_S)
+
+
+def _controller() -> Any:  # noqa: ANN401 - a handle
+    import ray
+
+    return ray.get_actor(CONTROLLER, namespace=SERVE_NAMESPACE)
 
 
 def _details(controller: Any) -> Any:  # noqa: ANN401 - the document of ServeInstanceDetails

@@ -54,7 +54,7 @@ def test_what_takes_longest_to_start_is_waited_for(
         raise Waited
 
     monkeypatch.setattr(deployment, "exists", lambda _: False)
-    monkeypatch.setattr(deployment, "run", lambda _: None)
+    monkeypatch.setattr(deployment, "run", lambda *_: None)
     monkeypatch.setattr(deployment, "wait_until_running", waited)
     monkeypatch.setattr(serve, "start", lambda **_: None)
     built = replace(form(fleet), build=lambda _: None, members={})

@@ -114,3 +114,16 @@ def test_what_can_not_sleep_is_said(settings: Mapping[str, Any], complaint: str)
 def test_gpus_are_not_named_twice() -> None:
     with pytest.raises(ConfigError, match=r"pools.decode.resources: replicas take GPUs by gpus_per_replica"):
         load_config(None, {"pools.decode.resources": {"GPU": 2}})
+
+
+@pytest.mark.parametrize(
+    ("there", "begins"), [(None, 1), ({"Mixed": 0}, 1), ({"Mixed": 3}, 3), ({"Mixed": 9}, 4)]
+)
+def test_an_application_that_is_changed_keeps_its_replicas(
+    there: Mapping[str, int] | None, begins: int
+) -> None:
+    from serve_apps.builders import engines_alone
+
+    config = load_config(None, {"pools": {"mixed": {"min_replicas": 1, "max_replicas": 4}}})
+    app = engines_alone(config, counts=there)
+    assert app._bound_deployment._deployment_config.num_replicas == begins
