@@ -52,7 +52,7 @@ function bar(all) {
     return part;
   }));
   byId("gpus").setAttribute("aria-label", holders.map((each) => `${each.deployment} ${held(each)}`).join(", "));
-  set(byId("free"), fleet.gpus ? `${shown(fleet.gpus - sum(all.map(held)))} of ${shown(fleet.gpus)} free` : "No common budget (fleet.gpus)");
+  set(byId("free"), fleet.gpus ? `${shown(fleet.gpus - sum(all.map(held)))} of ${shown(fleet.gpus)} free${fleet.room ? `; on nodes: ${fleet.room}` : ""}` : "No common budget (fleet.gpus)");
 }
 
 function table(all) {

@@ -1,4 +1,6 @@
-"""Groups of GPUs on a Ray of two nodes that have four each: what finds room on neither waits, and says so."""
+"""Groups of GPUs on a Ray of two nodes that have four each: what finds room on neither waits, and says so,
+and more models than groups have room for serve in turns.
+"""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -17,7 +19,7 @@ from headway_cli.live_fleet import fleet_form, fleet_settings
 from tests.installed_package import installed_package
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
-from tests.ray.clusters import running_replicas, wait_until
+from tests.ray.clusters import replicas, running_replicas, wait_until
 from tests.ray.conftest import LocalRay
 from tests.ray.fleet_system import FLEET, Fleet
 from tests.ray.live_system import LiveSystem
@@ -80,9 +82,9 @@ def nodes(local_ray: LocalRay, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture
-def fleet(nodes: None, tmp_path: Path) -> Iterator[Fleet]:
+def fleet(nodes: None, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Fleet]:
     made = Fleet(tmp_path / "fleet.yaml", COMMON)
-    made.write(rare=RARE, chat={"model": "chat"})
+    made.write(**request.param)
     settings = fleet_settings(str(made.path), FLEET)
     deploy(settings.common, print, fleet_form(settings), FLEET)
     yield made
@@ -94,6 +96,7 @@ class Stranger:
     """It has a GPU, and is none of the fleet's."""
 
 
+@pytest.mark.parametrize("fleet", [{"rare": RARE, "chat": {"model": "chat"}}], indirect=True)
 def test_a_group_that_has_room_on_no_node_waits_and_says_so(fleet: Fleet) -> None:
     wait_until(lambda: running_replicas("rare", "Mixed") == 0)
     strangers = [
@@ -106,7 +109,7 @@ def test_a_group_that_has_room_on_no_node_waits_and_says_so(fleet: Fleet) -> Non
 
     async def asked() -> tuple[int, Sequence[str]]:
         first = asyncio.create_task(fleet.asked("rare"))
-        await asyncio.to_thread(wait_until, lambda: wanted in summaries(rare)[-1])
+        await asyncio.to_thread(wait_until, lambda: any(wanted in said for said in summaries(rare)[-1:]))
         said = summaries(rare)
         for each in strangers:
             ray.kill(each)
@@ -118,6 +121,22 @@ def test_a_group_that_has_room_on_no_node_waits_and_says_so(fleet: Fleet) -> Non
     assert "room on a node" in said[-1]
     assert running_replicas("rare", "Mixed") == 1
     assert fleet.has_all_decisions("rare")
+
+
+@pytest.mark.parametrize(
+    "fleet", [{f"m{at}": {**RARE, "model": f"model-{at}"} for at in range(3)}], indirect=True
+)
+def test_more_models_than_there_is_room_for_begin_empty_and_serve_in_turns(fleet: Fleet) -> None:
+    assert {fleet.state(model) for model in fleet.models()} == {"asleep"}
+    assert not any(replicas(name, "Mixed") for name in ("m0", "m1", "m2"))
+    for model in fleet.models():
+        assert asyncio.run(fleet.asked(model)) == 3
+    assert all(fleet.has_all_decisions(name) for name in ("m0", "m1", "m2"))
+
+    fleet.change(m1={**RARE, "model": "model-1"}, later={**RARE, "model": "later"})
+    wait_until(lambda: sorted(fleet.models()) == ["later", "model-1"])
+    assert not replicas("later", "Mixed")
+    assert asyncio.run(fleet.asked("later")) == 3
 
 
 def summaries(system: LiveSystem) -> Sequence[str]:
