@@ -159,6 +159,10 @@ class SimulationSettings(Settings):
     """Mean seconds from the decision for a replica until it is ready."""
     start_up_delay_cv: NonNegativeFloat = Field(default=0.0, le=10)
     """Coefficient of variation of that delay, lognormal; 0: always the mean."""
+    loads_at_once: PositiveInt | None = None
+    """Replicas that start at the same time, of all deployments on a common budget, as they share the
+    bandwidth by which models are loaded; the next one waits for the first to be ready. Those that wake do
+    not count. null: any number."""
     initial: Literal["sized", "min"] | Mapping[RoleName, PositiveInt] = "sized"
     """The fleet at time 0: sized for the first interval's load (mixed pools: the fewest replicas that
     keep the promise in a replay of it), each pool's minimum, or counts per role. A static fleet begins as

@@ -259,6 +259,7 @@ def make_scenario(plan: Plan, trace: Trace) -> Scenario:
             delay_s=simulation.start_up_delay_s,
             cv=simulation.start_up_delay_cv,
             wake_s=config.engine.sleep.wake_up_s,
+            at_once=simulation.loads_at_once,
         ),
         routing=_routing(plan),
         classes=request_classes(config),

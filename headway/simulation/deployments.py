@@ -31,6 +31,7 @@ from headway.planning.hindsight.policy import HeadwayPolicy
 from headway.planning.placement import EVERY, GPU, Layout, Node, OnNode, Placement, placed, take
 from headway.planning.sharing import Demand, GpuLosses, Grant, Standing, share
 from headway.planning.types import Observation, PlanningError, Policy, PoolLimits, Role
+from headway.simulation.fleet import Loads
 from headway.simulation.kernel import COMPILED_FROM
 from headway.simulation.observing import PerformanceLearner
 from headway.simulation.results import SimulationResult
@@ -136,6 +137,10 @@ class _SharedRuns:
         sizes = [each.scenario.gpus_per_node for each in deployments if each.scenario.gpus_per_node]
         self.nodes = SimulatedNodes(budget, min(sizes)) if sizes else None
         self.runs = {each.name: each.run() for each in deployments}
+        at_once = [each.scenario.start_up.at_once for each in deployments if each.scenario.start_up.at_once]
+        loads = Loads(min(at_once, default=None))
+        for run in self.runs.values():
+            run.fleet.loads = loads
         self.demands = {each.name: each.demand(_first(each.scenario)) for each in deployments}
         for each in deployments:
             self._follow(each.name, each.scenario.initial)

@@ -14,6 +14,7 @@ cancels those that wait first, the newest before the others.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from heapq import heapreplace
 from typing import NamedTuple
 
 import numpy as np
@@ -77,6 +78,21 @@ class ReplicaSeries:
 UNBOUNDED = GpuCapacity()
 
 
+class Loads:
+    """Loads of models, of which at most `at_once` are under way; the others wait in their order."""
+
+    def __init__(self, at_once: int | None = None) -> None:
+        self._free_s = [0.0] * (at_once or 0)
+
+    def ready_s(self, now_s: float, load_s: float) -> float:
+        """Seconds until a load that is ordered now is done. One that is cancelled is taken to go on."""
+        if not self._free_s:
+            return load_s
+        done_s = max(now_s, self._free_s[0]) + load_s
+        heapreplace(self._free_s, done_s)
+        return done_s - now_s
+
+
 class Ordered(NamedTuple):
     """A replica that waits for its GPUs, and how long its start then takes."""
 
@@ -96,14 +112,16 @@ class Fleet:
         *,
         capacity: GpuCapacity = UNBOUNDED,
         wake_s: float = 0.0,
+        loads: Loads | None = None,
     ) -> None:
+        self.loads = loads or Loads()
         self._arrays = state
         self._handle = handle_of(state)
         self.pools = pools
         self.series = {role: ReplicaSeries() for role in pools}
         self.scale_events = dict.fromkeys(pools, 0)
         self.direction_reversals = dict.fromkeys(pools, 0)
-        self._start_up_s = start_up_s
+        self._draw_start_up_s = start_up_s
         self._draw_slowness, self._slowness = own_slowness, (1.0, 1.0)
         self._own: dict[int, float] = {}
         self._capacity, self._waiting = capacity, list[Ordered]()
@@ -227,6 +245,9 @@ class Fleet:
         alive = self.arrays.replicas[self.arrays.replicas["state"] != layout.GONE]
         gpus = [self.pools[ROLES[int(code)]].gpus_per_replica for code in alive["role"]]
         return alive, np.array(gpus, np.float64)
+
+    def _start_up_s(self) -> float:
+        return self.loads.ready_s(float(self.arrays.clock[0]["now_s"]), self._draw_start_up_s())
 
     def _match(self, role: Role, asleep: int = 0) -> None:
         """Start or stop replicas, `asleep` of those that start by waking."""

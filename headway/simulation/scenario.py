@@ -96,12 +96,13 @@ def request_classes(config: HeadwayConfig) -> tuple[RequestClass, ...]:
 class StartUp:
     """Time from the order of a replica until it serves: lognormal with mean `delay_s` and variation `cv`.
 
-    Of one that sleeps (`PoolLimits.sleepers`) it is `wake_s`.
+    Of one that sleeps (`PoolLimits.sleepers`) it is `wake_s`. Of others at most `at_once` start together.
     """
 
     delay_s: float = 0.0
     cv: float = 0.0
     wake_s: float = 0.0
+    at_once: int | None = None
 
     def sampler(self, generator: np.random.Generator) -> Callable[[], float]:
         """A function that draws one start-up time in seconds."""

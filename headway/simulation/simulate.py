@@ -25,7 +25,7 @@ from headway.planning.sleeping import kept_for_sleep
 from headway.planning.types import NAN, Decision, Observation, Policy
 from headway.routing.offload import OffloadTrace
 from headway.simulation import kernel
-from headway.simulation.fleet import Fleet
+from headway.simulation.fleet import Fleet, Loads
 from headway.simulation.observing import EngineReports, PerformanceLearner, TrafficLog
 from headway.simulation.report import Interval, IntervalForecast, IntervalQuantiles
 from headway.simulation.results import FluidBound, SimulationResult, Tally
@@ -119,6 +119,7 @@ class SimulationRun:
             slowness,
             capacity=scenario.capacity,
             wake_s=scenario.start_up.wake_s,
+            loads=Loads(scenario.start_up.at_once),
         )
         self.fleet.set_slowness(*scenario.speeds.slowness(0.0))
         self.speed_changes = [*scenario.speeds.changes(), inf]

@@ -9,7 +9,7 @@ from headway.engine import EngineRules
 from headway.planning import PlanningError, PolicySettings, PoolLimits, Role
 from headway.planning.hindsight.policy import make_headway
 from headway.planning.sharing import Standing
-from headway.simulation.deployments import SimulatedDeployment, simulate_fleet
+from headway.simulation.deployments import SimulatedDeployment, _SharedRuns, simulate_fleet
 from headway.simulation.scenario import Scenario, StartUp
 from headway.simulation.simulate import simulate
 from tests.simulation.worlds import SLO, ArrayTrace, Schedule, roofline_profile
@@ -191,3 +191,31 @@ def test_a_group_that_has_room_on_no_node_is_not_granted():
     assert most_and_words(thirds, "ones")[0] > most_and_words(whole, "ones")[0]
     assert thirds["groups"].attainment < whole["groups"].attainment
     assert max(asked(whole).max(), asked(thirds).max()) <= 12
+
+
+@pytest.mark.parametrize(("at_once", "ready_after_s"), [(None, [30.0] * 4), (2, [30.0, 30.0, 60.0, 60.0])])
+def test_models_that_load_together_share_the_bandwidth(at_once, ready_after_s):
+    one = deployment("one", rate=1.0, duration_s=300.0, initial=1)
+    grown = Schedule([dict.fromkeys(POOLS, 1), dict.fromkeys(POOLS, 3)], interval_s=30.0)
+    scenario = replace(one.scenario, start_up=StartUp(delay_s=30.0, at_once=at_once))
+    replicas = simulate(scenario, one.trace, grown).replicas.values()
+    ready_s = sorted(
+        at_s
+        for each in replicas
+        for at_s, before, now in zip(each.time_s[1:], each.ready, each.ready[1:], strict=False)
+        for _ in range(now - before)
+    )
+    ordered_s = min(
+        at_s for each in replicas for at_s, starts in zip(each.time_s, each.starting, strict=True) if starts
+    )
+    assert [at_s - ordered_s for at_s in ready_s] == ready_after_s
+
+
+def test_all_deployments_of_a_budget_load_by_one_bandwidth():
+    both = [
+        replace(one, scenario=replace(one.scenario, start_up=StartUp(delay_s=30.0, at_once=at_once)))
+        for one, at_once in ((deployment("one"), 4), (deployment("other"), 2))
+    ]
+    first, second = (run.fleet.loads for run in _SharedRuns(both, 10, np.inf).runs.values())
+    assert first is second
+    assert [first.ready_s(0.0, 10.0) for _ in range(3)] == [10.0, 10.0, 20.0]
