@@ -18,7 +18,7 @@ from ray.serve.config import RequestRouterConfig
 from actors.names import CONTROL_PLANE, GATEWAY
 from actors.routing_actors import stateless_profile
 from headway.config import ConfigError, HeadwayConfig
-from headway.engine.kinds import engine_kind
+from headway.engine.kinds import engine_kind, engines_per_gpu, shared_gpus_asked
 from headway.planning import Role
 from serve_apps.arguments import Topology, read_arguments
 from serve_apps.compat_serve import HeadwayRouter
@@ -156,10 +156,10 @@ def _resources(config: HeadwayConfig, role: Role) -> dict[str, Any]:
     """
     needed = engine_kind(config).resources(config, role)
     options: dict[str, Any] = {"num_cpus": 0, "runtime_env": {"env_vars": LEAN_REPLICA}}
+    shared = shared_gpus_asked(config, role)
     if needed.gpus is not None:
-        sharing = config.engine.sleep.per_gpu if config.pools[role.value].sleepers else 1
-        options["num_gpus"] = needed.gpus / sharing
-    asked = dict(config.pools[role.value].resources)
+        options["num_gpus"] = 0 if shared else needed.gpus / engines_per_gpu(config, role)
+    asked = {**config.pools[role.value].resources, **shared}
     if needed.bundles:
         first, *others = needed.bundles
         group = {

@@ -15,6 +15,7 @@ replica differs from its peers, if it does, which goes with its load to the rout
 
 import asyncio
 import logging
+import os
 import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
@@ -32,6 +33,7 @@ from actors import names
 from actors.names import CallError, NamedActor
 from actors.wire import Address
 from headway.config import HeadwayConfig
+from headway.engine.kinds import SHARED_GPU, engine_kind, engines_per_gpu, shared_gpus_asked
 from headway.engine.observed_latency import LatencyObserver
 from headway.planning import Role
 from headway.planning.silence import Watch
@@ -52,7 +54,7 @@ from serve_apps.engines.protocol import (
     TokenChunk,
     joined,
 )
-from serve_apps.sleeping import GpuTurn, Sleeper
+from serve_apps.sleeping import GpuTurn, Sleeper, shared_gpus
 from serve_apps.tracing.engine_spans import TracedEngine, traced
 
 
@@ -239,9 +241,18 @@ class EngineReplica:
             self._sleeper = Sleeper(engine, level, self._calls, turn, self._idle, within_s=within_s)
 
     def _turn(self, config: HeadwayConfig) -> GpuTurn:
-        """On the GPUs that Ray gave this replica, where engines share them."""
-        shared = config.pools[self.role.value].sleepers and config.engine.sleep.per_gpu > 1
-        return GpuTurn(ray.get_runtime_context().get_accelerator_ids()["GPU"] if shared else ())
+        """On the GPUs that this replica got from Ray, or took, where engines share them. EngineFailed."""
+        engines, context = engines_per_gpu(config, self.role), ray.get_runtime_context()
+        if engines == 1 or not shared_gpus_asked(config, self.role):
+            return GpuTurn(context.get_accelerator_ids()["GPU"] if engines > 1 else ())
+        nodes = ray.nodes()  # type: ignore[no-untyped-call]
+        (has,) = (each["Resources"] for each in nodes if each["NodeID"] == context.get_node_id())
+        if "GPU" in has:
+            raise EngineFailed(f"this node has GPUs of Ray beside {SHARED_GPU}: start it with --num-gpus 0")
+        gpus = int(engine_kind(config).resources(config, self.role).gpus or 0)
+        self._place = shared_gpus(gpus, engines, of=int(has[SHARED_GPU]))
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(self._place.gpus)
+        return GpuTurn(self._place.gpus)
 
     def _idle(self) -> bool:
         now = self._engine.stats()

@@ -8,7 +8,8 @@ KV that a decode replica may yet fetch counts as work. A call that comes while i
 replica that is gone, and placed elsewhere.
 
 Engines that share a GPU hold the lock of a file of this machine while they are awake or start: one at a time.
-The kernel takes the lock from a process that dies.
+Those of several GPUs hold all of these or none, so none waits with a lock that another wants. The kernel
+takes the locks from a process that dies.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from serve_apps.call_server import CallServer
 from serve_apps.engines.protocol import EngineFailed, SleepingEngine
@@ -67,6 +68,27 @@ class GpuTurn:
         """Others may take it."""
         while self._held:
             os.close(self._held.pop())
+
+
+class Place(NamedTuple):
+    """Of an engine of several GPUs; nobody else has it while `held` is."""
+
+    gpus: Sequence[str]
+    held: GpuTurn
+
+
+def shared_gpus(gpus: int, engines: int, *, of: int, folder: Path = TURNS) -> Place:
+    """One of `engines` places on so many of the `of` GPUs of this machine. EngineFailed: all are taken.
+
+    The GPUs are sets that do not overlap, 0 1 and 2 3 for example, and that with the fewest engines is taken.
+    """
+    for number in range(engines):
+        for first in range(0, of - gpus + 1, gpus):
+            names = [str(gpu) for gpu in range(first, first + gpus)]
+            held = GpuTurn([f"{'+'.join(names)}-engine-{number}"], folder)
+            if held.take():
+                return Place(names, held)
+    raise EngineFailed(f"the {of} GPUs of this node have no place for one more engine of {gpus}")
 
 
 class Sleeper:

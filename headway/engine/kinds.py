@@ -18,6 +18,16 @@ from headway.config import ENGINES, ConfigError, HeadwayConfig, Role, Settings
 from headway.config.base import describe
 from headway.extensions import ExtensionError
 
+SHARED_GPU = "shared_gpu"
+"""Ray's name for the GPUs of a node on which engines of several GPUs take turns.
+
+Ray counts them, and the engines choose (`serve_apps.sleeping.shared_gpus`). Of its own GPUs Ray does not keep
+the parts of one engine apart: it gives a part of the GPU that has the least room for it, so four halves in a
+placement group are two whole GPUs (Ray 2.60, whatever the strategy). No size of parts changes that. One that
+finds room beside another engine's finds room beside its own, and parts above a half, which never meet, leave
+no room for a second engine.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineResources:
@@ -98,7 +108,19 @@ def node_needs(config: HeadwayConfig, role: Role) -> Mapping[str, float]:
     """What a replica of that role takes of its node by Ray's names, GPUs among them if it asks for any."""
     asked = engine_kind(config).resources(config, role)
     gpus = (asked.gpus or 0) + sum(bundle.get("GPU", 0) for bundle in asked.bundles)
-    return dict(config.pools[role.value].resources) | ({"GPU": float(gpus)} if gpus else {})
+    taken = shared_gpus_asked(config, role) or ({"GPU": float(gpus)} if gpus else {})
+    return {**config.pools[role.value].resources, **taken}
+
+
+def engines_per_gpu(config: HeadwayConfig, role: Role) -> int:
+    """Engines of that role that take turns on a GPU."""
+    return config.engine.sleep.per_gpu if config.pools[role.value].sleepers else 1
+
+
+def shared_gpus_asked(config: HeadwayConfig, role: Role) -> Mapping[str, float]:
+    """What Ray is asked for instead of GPUs, for an engine that takes turns on several."""
+    gpus, engines = engine_kind(config).resources(config, role).gpus or 0, engines_per_gpu(config, role)
+    return {SHARED_GPU: gpus / engines} if engines > 1 and gpus > 1 else {}
 
 
 def check_sleepers(config: HeadwayConfig) -> None:
@@ -109,10 +131,9 @@ def check_sleepers(config: HeadwayConfig) -> None:
         kind = engine_kind(config)
         if why := kind.sleeps(config):
             raise ConfigError(f"pools.{name}.sleepers: {why}")
-        needed = kind.resources(config, Role(name))
-        if config.engine.sleep.per_gpu > 1 and (needed.bundles or (needed.gpus or 0) > 1):
+        if engines_per_gpu(config, Role(name)) > 1 and kind.resources(config, Role(name)).bundles:
             raise ConfigError(
-                f"pools.{name}.sleepers: engines of several GPUs take no turns on them: "
+                f"pools.{name}.sleepers: engines that start actors of their own take no turns on GPUs: "
                 "needs engine.sleep.per_gpu: 1"
             )
 

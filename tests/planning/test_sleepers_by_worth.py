@@ -1,5 +1,6 @@
 """Which engines may sleep."""
 
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -59,6 +60,22 @@ def test_what_sleeps_gives_way_to_what_is_awake_on_the_gpus():
     assert kept(*fleet, whole, gpus=2.0) == {"a": 0, "b": 0, "c": 1, "d": 1}
     # Awake beyond its sleepers it takes no more than its parts.
     assert kept(bidder("a", 1.0, awake=3), bidder("b", 1.0), gpus=2.0) == {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize("gpus", [2, 4])
+def test_of_engines_of_several_gpus_parts_of_all_are_counted(gpus: int):
+    def large(name: str, worth: float, awake: int = 0) -> Bidder:
+        (pool,) = bidder(name, worth, awake=awake).pools
+        pool = replace(pool, engine=Engine(gpus / 2, 10.0), gpus_awake=gpus)
+        return Bidder(name, 0, 1.0, gpus * awake, gpus * awake, (pool,))
+
+    fleet = [large("a", 1.0), large("b", 3.0), large("c", 2.0)]
+    assert kept(*fleet, gpus=gpus) == {"a": 0, "b": 1, "c": 1}
+    assert kept(*fleet, gpus=1.5 * gpus) == {"a": 1, "b": 1, "c": 1}
+    # What is awake takes all of its GPUs, of which the half is another's to sleep on.
+    assert kept(large("a", 1.0, awake=1), *fleet[1:], gpus=gpus) == {"a": 1, "b": 1, "c": 0}
+    # What never sleeps leaves only the GPUs beside it.
+    assert kept(*fleet, Bidder("plain", 0, 1.0, 1, 1, ()), gpus=gpus) == {"a": 0, "b": 1, "c": 0}
 
 
 def test_what_came_with_a_rise_fades():

@@ -10,6 +10,7 @@ import ray
 from ray import serve
 
 from actors import control_plane
+from headway.engine.kinds import SHARED_GPU
 from headway_cli.cluster import start_ray
 from tests.ports import free_port
 from tests.ray.clusters import GPU_TYPE, GPUS, wait_until
@@ -22,24 +23,29 @@ class LocalRay:
     """The Ray that this process runs, with or without Serve's HTTP proxy; another kind takes its place."""
 
     def __init__(self) -> None:
-        self._proxy: bool | None = None
+        self._kind: tuple[bool, bool] | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
-    def use(self, *, proxy: bool) -> str:
+    def use(self, *, proxy: bool, shared_gpus: bool = False) -> str:
         """The address of a Ray on loopback of that kind."""
-        if self._proxy is not proxy:
+        if self._kind != (proxy, shared_gpus):
             self.end()
-            self._start(proxy)
+            self._start(proxy, shared_gpus)
         return str(ray.get_runtime_context().gcs_address)
 
-    def _start(self, proxy: bool) -> None:
+    def _start(self, proxy: bool, shared_gpus: bool) -> None:
         folder = tempfile.TemporaryDirectory(prefix="hw-", dir="/tmp", ignore_cleanup_errors=True)
-        self._folder, self._proxy = folder, proxy
+        self._folder, self._kind = folder, (proxy, shared_gpus)
         start_ray(
             num_cpus=4,
-            num_gpus=GPUS,
+            num_gpus=0 if shared_gpus else GPUS,
             # As the nodes of cluster.yaml declare.
-            resources={"gateway": 1, "prefill": 2, "decode": 2},
+            resources={
+                "gateway": 1,
+                "prefill": 2,
+                "decode": 2,
+                **({SHARED_GPU: GPUS} if shared_gpus else {}),
+            },
             labels={"ray.io/accelerator-type": GPU_TYPE},
             include_dashboard=False,
             log_to_driver=False,
@@ -59,7 +65,7 @@ class LocalRay:
         serve.shutdown()
         ray.shutdown()
         self._folder.cleanup()
-        self._folder = self._proxy = None
+        self._folder = self._kind = None
 
     def told(self) -> str:
         """The last lines of Serve's logs: what its controller and each replica did."""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from headway.config import ConfigError, load_config
-from headway.engine.kinds import check_sleepers
+from headway.engine.kinds import check_sleepers, node_needs
 from headway.planning import Role
 from headway.simulation.build import make_plan
 from serve_apps.engines.vllm.arguments import engine_arguments
@@ -93,12 +93,33 @@ def test_engines_that_sleep_share_a_gpu() -> None:
     assert options_of(CUDA | one, "prefill").ray_actor_options["num_gpus"] == 1
 
 
+@pytest.mark.parametrize(("gpus", "engines", "shared"), [(2, 2, 1.0), (4, 2, 2.0), (4, 3, 4 / 3)])
+def test_engines_of_several_gpus_take_turns_on_those_that_ray_only_counts(
+    gpus: int, engines: int, shared: float
+) -> None:
+    pool = {"pools.decode.gpus_per_replica": gpus, "pools.decode.resources": {"CPU": 2, "memory": 1e9}}
+    settings = CUDA | pool | {"pools.decode.sleepers": 1, "engine.sleep.per_gpu": engines}
+    config, found = load_config(None, settings), options_of(settings, "decode")
+    check_sleepers(config)
+    assert found.placement_group_bundles is None
+    assert found.ray_actor_options["num_gpus"] == 0
+    assert found.ray_actor_options["resources"] == {"shared_gpu": shared}
+    assert node_needs(config, Role.DECODE) == {"CPU": 2, "memory": 1e9, "shared_gpu": shared}
+    arguments = engine_arguments(config, Role.DECODE)
+    assert (arguments["tensor_parallel_size"], arguments["distributed_executor_backend"]) == (gpus, "mp")
+    # Without turns nothing changes.
+    alone = options_of(settings | {"engine.sleep.per_gpu": 1}, "decode")
+    assert [bundle["GPU"] for bundle in alone.placement_group_bundles] == [1] * gpus
+
+
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
         (
-            CUDA | {"pools.decode.gpus_per_replica": 2},
-            "decode.sleepers: engines of several GPUs take no turns",
+            CUDA
+            | {"pools.decode.gpus_per_replica": 2}
+            | {"engine.vllm.args": {"distributed_executor_backend": "ray"}},
+            "decode.sleepers: engines that start actors of their own take no turns on GPUs",
         ),
         (CUDA | {"engine.vllm.device": "cpu"}, "decode.sleepers: vLLM does not sleep on CPUs"),
         ({"engine.kind": "external"}, "decode.sleepers: engine.kind external does not sleep"),

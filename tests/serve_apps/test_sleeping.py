@@ -9,7 +9,7 @@ import pytest
 
 from serve_apps.call_server import CallServer
 from serve_apps.engines.protocol import EngineFailed
-from serve_apps.sleeping import QUIET_S, GpuTurn, Sleeper
+from serve_apps.sleeping import QUIET_S, GpuTurn, Sleeper, shared_gpus
 from tests.engines.virtual_loop import run
 
 TAKES_S, WITHIN_S = 5.0, 50.0
@@ -141,6 +141,28 @@ def test_who_does_not_get_all_gpus_has_none_of_them(tmp_path: Path) -> None:
     assert not both.take()
     assert first.take()
     assert first.take()
+
+
+def test_engines_of_several_gpus_fill_sets_that_do_not_overlap(tmp_path: Path) -> None:
+    places = [shared_gpus(2, 2, of=5, folder=tmp_path) for _ in range(4)]
+    assert [place.gpus for place in places] == [["0", "1"], ["2", "3"]] * 2
+    with pytest.raises(EngineFailed, match="the 5 GPUs of this node have no place for one more engine of 2"):
+        shared_gpus(2, 2, of=5, folder=tmp_path)
+    places[3].held.leave()
+    # Engines of another size lie across them.
+    assert shared_gpus(4, 2, of=5, folder=tmp_path).gpus == ["0", "1", "2", "3"]
+    assert shared_gpus(2, 2, of=5, folder=tmp_path).gpus == ["2", "3"]
+
+
+def test_engines_that_share_some_of_their_gpus_never_wait_for_each_other(tmp_path: Path) -> None:
+    small, large = GpuTurn(["1", "2"], tmp_path), GpuTurn(["3", "2", "1", "0"], tmp_path)
+    assert large.take()
+    assert not small.take()
+    large.leave()
+    assert small.take()
+    # It gave 0 back when it did not get 1.
+    assert not large.take()
+    assert GpuTurn(["0"], tmp_path).take()
 
 
 def test_locks_are_private_and_a_folder_of_another_user_is_refused(

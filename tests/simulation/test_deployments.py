@@ -10,6 +10,10 @@ from headway.planning import PlanningError, PolicySettings, PoolLimits, Role
 from headway.planning.hindsight.policy import make_headway
 from headway.planning.sharing import Standing
 from headway.simulation.deployments import SimulatedDeployment, _SharedRuns, simulate_fleet
+
+
+from headway.planning.sleeping import Engine
+from headway.simulation.deployments import SimulatedDeployment, simulate_fleet
 from headway.simulation.scenario import Scenario, StartUp
 from headway.simulation.simulate import simulate
 from tests.simulation.worlds import SLO, ArrayTrace, Schedule, roofline_profile
@@ -155,6 +159,31 @@ def test_a_wake_takes_what_is_free_and_a_higher_priority_the_rest_at_the_tick():
     assert sum(result["busy"].intervals[2].targets.values()) == 8
     assert (100.0, 0) in targets_of(result["rare"])
     assert (120.0, 1) in targets_of(result["rare"])
+
+
+def on_shared_gpus(gpus, part):
+    """Two of so many GPUs, one of which sleeps while the other is asked; and what it kept for sleep."""
+    pools = {Role.MIXED: PoolLimits(min_replicas=0, max_replicas=1, gpus_per_replica=gpus, sleepers=1)}
+    both = []
+    for name, arrivals_s in (("a", (100.0, 700.0)), ("b", (400.0, 1000.0))):
+        one = deployment(name, arrival_s=np.array(arrivals_s), pools=pools, initial=0)
+        settings = replace(one.policy.settings, sleeping={Role.MIXED: Engine(gpus * part, 0.0)})
+        both.append(replace(one, policy=replace(one.policy, settings=settings)))
+    results = simulate_fleet(both, gpus)
+    return results, {
+        name: {row.reasons["grant"]["sleepers"]["mixed"] for row in each.intervals if row.targets}
+        for name, each in results.items()
+    }
+
+
+@pytest.mark.parametrize("gpus", [2, 4])
+def test_engines_of_several_gpus_sleep_on_those_of_each_other(gpus):
+    results, kept = on_shared_gpus(gpus, 0.5)
+    assert kept == {"a": {1}, "b": {1}}
+    assert [each.tally.completed for each in results.values()] == [2, 2]
+    # With all of the GPUs for each that sleeps, there is one of the two.
+    _, kept = on_shared_gpus(gpus, 1.0)
+    assert all(0 in counts for counts in kept.values())
 
 
 def test_only_headway_shares_a_budget():

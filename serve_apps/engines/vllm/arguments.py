@@ -8,7 +8,8 @@ parallelism is its number of GPUs: that of its pool, or as profiled, which is wh
     one GPU        the replica's actor holds it
     several        a placement group of one bundle per GPU, all on one node; the replica's actor is in the
                    first one and holds none, vLLM's own actors take them (`distributed_executor_backend: ray`)
-    several, mp    `args` asks for that: the replica's actor holds them all, vLLM starts processes below it
+    several, mp    `args` asks for that, or engines take turns on them: the replica's actor holds them all,
+                   vLLM starts processes below it
 
 Unknown names are found where vLLM is installed (`loading.check_names`).
 """
@@ -18,6 +19,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 
 from headway.config import ConfigError, EngineSettings, HeadwayConfig, VllmSettings, resolve_profile
+from headway.engine.kinds import engines_per_gpu
 from headway.planning.policies import pool_limits
 from headway.planning.types import Role
 from interp import load_profile
@@ -90,7 +92,7 @@ def engine_arguments(config: HeadwayConfig, role: Role) -> dict[str, Any]:
         "otlp_traces_endpoint": config.tracing.address,
     }
     return {
-        **_executor(gpus),
+        **_executor(gpus, "ray" if engines_per_gpu(config, role) == 1 else "mp"),
         # A progress bar is of no use in a replica's log.
         "use_tqdm_on_load": False,
         "model": model_of(config),
@@ -120,11 +122,11 @@ def worker_bundles(config: HeadwayConfig, role: Role) -> Sequence[Mapping[str, f
     return [{"GPU": 1.0}] * gpus_of(config, role) if spread else []
 
 
-def _executor(gpus: int) -> dict[str, Any]:
+def _executor(gpus: int, several: str) -> dict[str, Any]:
     """A default that `args` may overrule: on CPUs all of the engine runs in one process."""
     if gpus == 1:
         return {}
-    return {EXECUTOR: "ray" if gpus else "uni"}
+    return {EXECUTOR: several if gpus else "uni"}
 
 
 def model_of(config: HeadwayConfig) -> str:
