@@ -9,11 +9,8 @@ from headway.engine import EngineRules
 from headway.planning import PlanningError, PolicySettings, PoolLimits, Role
 from headway.planning.hindsight.policy import make_headway
 from headway.planning.sharing import Standing
-from headway.simulation.deployments import SimulatedDeployment, _SharedRuns, simulate_fleet
-
-
 from headway.planning.sleeping import Engine
-from headway.simulation.deployments import SimulatedDeployment, simulate_fleet
+from headway.simulation.deployments import SimulatedDeployment, _SharedRuns, simulate_fleet
 from headway.simulation.scenario import Scenario, StartUp
 from headway.simulation.simulate import simulate
 from tests.simulation.worlds import SLO, ArrayTrace, Schedule, roofline_profile
