@@ -34,7 +34,7 @@ import numpy as np
 from headway.routing.fleet.records import LazyHeap, Record
 from headway.routing.fleet.table import Columns
 from headway.routing.queue.fair_shares import Figure, Prices, TenantShares, cost_of
-from headway.routing.queue.heads import CRITICAL_WORTH, HeadRow, Marks, RequestClass, first_of
+from headway.routing.queue.heads import CRITICAL_WORTH, FREE, HeadRow, Marks, RequestClass, first_of
 from headway.routing.types import RoutingError, ShedReason
 
 NO_HOME = -1, 0.0
@@ -215,7 +215,8 @@ class HeldQueue:
         self._expiry: LazyHeap[HeldRequest] = LazyHeap()
         self.unstaffed: dict[str, HeldRequest] = {}
         """Those that came when a role had no ready replica and were not judged since, in order of coming."""
-        self._columns = Columns(np.array([inf if row is HeadRow.LATEST_S else 0.0 for row in HeadRow]))
+        free = {HeadRow.LATEST_S: inf, HeadRow.ROLE: float(FREE)}
+        self._columns = Columns(np.array([free.get(row, 0.0) for row in HeadRow]))
         self.heads = self._columns.values
         """f8[rows, lines]."""
         self.profiles: dict[str, int] = {}
@@ -286,7 +287,7 @@ class HeldQueue:
 
     def first(self, among: Marks) -> int | None:
         """The column of the line that is next, of the lines that are marked."""
-        column = first_of(self.heads, among, self._shares.table, self._shares.ahead_from)
+        column = first_of(self.heads, among, self._shares.table, self._shares.ahead_from, -1)
         return None if column < 0 else column
 
     def later(self, column: int, more_s: float = 0.0) -> HeldRequest | None:
@@ -339,7 +340,7 @@ class HeldQueue:
         home, cached_tokens = held.home
         price = exp(self.log_price(of_line.tenant)) / (CRITICAL_WORTH if of_line.critical else 1.0)
         self.heads[:, line.column] = (
-            1.0,
+            held.role,
             lost,
             held.held_s if lost else due_s(held.latest_start_s, price, held.cost),
             held.sequence,
@@ -350,7 +351,6 @@ class HeldQueue:
             home,
             request.arrival_s + slo.ttft_s,
             slo.tpot_s,
-            held.role,
             held.home_until_s,
             self.profiles.setdefault(of_line.profile, len(self.profiles)),
             self._shares.number(request.tenant),
