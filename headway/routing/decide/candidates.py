@@ -137,8 +137,7 @@ def few_of(context: SchedulingContext) -> SchedulingContext:
     lot = int(context.state.generator.random() * LOTS)
     by_tokens = counts_prompt_tokens(context.role)
     table, known = context.state.fleet.table, known_slots(context, lot)
-    marks = few(table, slots, context.cached_tokens, by_tokens, lot, known)
-    return context.part(marks.nonzero()[0])
+    return context.part(few(table, slots, context.cached_tokens, by_tokens, lot, known))
 
 
 def known_slots(context: SchedulingContext, lot: int) -> SlotArray:
@@ -171,10 +170,13 @@ def sample_of(context: SchedulingContext) -> SchedulingContext:
 @compiled
 def few(  # noqa: PLR0917 - one loop over candidates, compiled
     table: FloatArray, slots: SlotArray, cached: FloatArray, by_tokens: bool, lot: int, known: SlotArray
-) -> NDArray[np.bool_]:
-    """The `known`, and CACHED, LIGHTEST and SPREAD of all candidates, bool[C]; `lot` in 0 .. LOTS decides."""
+) -> SlotArray:
+    """The places of the `known`, and of CACHED, LIGHTEST and SPREAD of all candidates, ascending; `lot` in
+    0 .. LOTS decides."""
     count, holders = len(slots), 0
-    load, work, marks = np.empty(count), np.empty(count), np.zeros(count, dtype=np.bool_)
+    load, marks, is_known = np.empty(count), np.empty(count, np.bool_), np.zeros(table.shape[1], np.bool_)
+    for slot in known:
+        is_known[slot] = True
     for place in range(count):
         slot = slots[place]
         if by_tokens:
@@ -183,19 +185,19 @@ def few(  # noqa: PLR0917 - one loop over candidates, compiled
             waiting = table[FleetRow.WAITING, slot]
             load[place] = table[FleetRow.RUNNING, slot] + max(table[FleetRow.COMING, slot], waiting)
             load[place] += waiting + table[FleetRow.OTHER_REQUESTS, slot]
-        work[place] = load[place] - cached[place] if cached[place] > 0.0 else np.inf
+        marks[place] = is_known[slot]
         holders += cached[place] > 0.0
-    for slot in known:
-        for place in range(count):
-            marks[place] |= slots[place] == slot
     mark_least(load, LIGHTEST, lot, marks)
-    mark_least(work, min(CACHED, holders), lot, marks)
+    if holders > 0:
+        for place in range(count):
+            load[place] = load[place] - cached[place] if cached[place] > 0.0 else np.inf
+        mark_least(load, min(CACHED, holders), lot, marks)
     for part in range(SPREAD):
         # A linear congruential generator: the lot is one of the router's own generator.
         lot = (lot * 1103515245 + 12345) % LOTS
         first, end = part * count // SPREAD, (part + 1) * count // SPREAD
         marks[first + (lot >> 8) % (end - first)] = True
-    return marks
+    return np.nonzero(marks)[0]
 
 
 @compiled

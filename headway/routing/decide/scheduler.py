@@ -196,15 +196,18 @@ class Scheduler:
     def open_slots(self, now_s: float, freed: FreedSlots) -> FreedSlots | None:
         """`freed` without saturated replicas; None where none is left, or a role has no replica with room for
         any request."""
-        fleet, saturation = self._state.fleet, self._saturation
-        if not freed or not all(
-            saturation.any_free(now_s, fleet.table, fleet.ready(role)) for role in self._state.roles
-        ):
-            return None
-        if freed.everywhere:
-            return freed
-        open_slots = [saturation.free(now_s, fleet.table, slots) for slots in freed.of_roles]
-        return FreedSlots(of_roles=tuple(open_slots)) or None
+        fleet, saturation, of_roles = self._state.fleet, self._saturation, freed.of_roles
+        if not freed.everywhere:
+            of_roles = tuple(
+                saturation.free(now_s, fleet.table, slots) if len(slots) else slots for slots in of_roles
+            )
+            if not any(map(len, of_roles)):
+                return None
+        for place, role in enumerate(self._state.roles):
+            has_room = not freed.everywhere and len(of_roles[place])
+            if not has_room and not saturation.any_free(now_s, fleet.table, fleet.ready(role)):
+                return None
+        return freed if freed.everywhere else FreedSlots(of_roles=of_roles)
 
     def look_through(
         self, now_s: float, heads: FloatArray, profile: tuple[str, int], freed: FreedSlots, search: LineSearch

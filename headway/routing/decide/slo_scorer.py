@@ -59,7 +59,7 @@ class SloScorer:
         terms = _terms(context)
         context.notes[NOTE] = verdict = _verdict(context, terms)
         valid: NDArray[np.bool_] = verdict > 0.0
-        if context.partial or valid.any():
+        if context.partial or np.count_nonzero(valid):
             return valid
         # What was learnt of replicas was learnt of other predictions than those that are supposed.
         supposed = terms._replace(safety=FIRST_SAFETY, caution=0.0)
