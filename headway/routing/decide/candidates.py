@@ -137,7 +137,8 @@ def few_of(context: SchedulingContext) -> SchedulingContext:
     lot = int(context.state.generator.random() * LOTS)
     by_tokens = counts_prompt_tokens(context.role)
     table, known = context.state.fleet.table, known_slots(context, lot)
-    return context.part(few(table, slots, context.cached_tokens, by_tokens, lot, known))
+    marks = few(table, slots, context.cached_tokens, by_tokens, lot, known)
+    return context.part(marks.nonzero()[0])
 
 
 def known_slots(context: SchedulingContext, lot: int) -> SlotArray:
@@ -170,13 +171,10 @@ def sample_of(context: SchedulingContext) -> SchedulingContext:
 @compiled
 def few(  # noqa: PLR0917 - one loop over candidates, compiled
     table: FloatArray, slots: SlotArray, cached: FloatArray, by_tokens: bool, lot: int, known: SlotArray
-) -> SlotArray:
-    """The places of the `known`, and of CACHED, LIGHTEST and SPREAD of all candidates, ascending; `lot` in
-    0 .. LOTS decides."""
+) -> NDArray[np.bool_]:
+    """The `known`, and CACHED, LIGHTEST and SPREAD of all candidates, bool[C]; `lot` in 0 .. LOTS decides."""
     count, holders = len(slots), 0
-    load, marks, is_known = np.empty(count), np.empty(count, np.bool_), np.zeros(table.shape[1], np.bool_)
-    for slot in known:
-        is_known[slot] = True
+    load, marks = np.empty(count), np.zeros(count, dtype=np.bool_)
     for place in range(count):
         slot = slots[place]
         if by_tokens:
@@ -185,10 +183,12 @@ def few(  # noqa: PLR0917 - one loop over candidates, compiled
             waiting = table[FleetRow.WAITING, slot]
             load[place] = table[FleetRow.RUNNING, slot] + max(table[FleetRow.COMING, slot], waiting)
             load[place] += waiting + table[FleetRow.OTHER_REQUESTS, slot]
-        marks[place] = is_known[slot]
         holders += cached[place] > 0.0
+    for slot in known:
+        for place in range(count):
+            marks[place] |= slots[place] == slot
     mark_least(load, LIGHTEST, lot, marks)
-    if holders > 0:
+    if holders:
         for place in range(count):
             load[place] = load[place] - cached[place] if cached[place] > 0.0 else np.inf
         mark_least(load, min(CACHED, holders), lot, marks)
@@ -197,14 +197,12 @@ def few(  # noqa: PLR0917 - one loop over candidates, compiled
         lot = (lot * 1103515245 + 12345) % LOTS
         first, end = part * count // SPREAD, (part + 1) * count // SPREAD
         marks[first + (lot >> 8) % (end - first)] = True
-    return np.nonzero(marks)[0]
+    return marks
 
 
 @compiled
 def mark_least(values: FloatArray, most: int, lot: int, marks: NDArray[np.bool_]) -> None:
     """Mark `most` of the least of `values`; of equals those that follow a place that `lot` says."""
-    if most == 0:
-        return
     # In ascending order: of thousands few are ever less than the last of these.
     least, places = np.full(most, np.inf), np.empty(most, dtype=np.int64)
     for place in range(len(values)):

@@ -91,6 +91,8 @@ class Dispatcher:
         self.freed = FreedReplicas()
         self._kept = KeptRoom(self._shares)
         self.placing = Placing(state, scheduler, counters, self._deadlines)
+        self._found_room = True
+        """True if the last newcomer that was tried did."""
         self._placements: list[Placement] = []
         self._sheds: list[Shed] = []
         self.gathering = False
@@ -119,8 +121,10 @@ class Dispatcher:
         doubtful = self._state.latency.evidence.freshness.doubtful
         if self._queue and not doubtful and self._state.fleet.has(self._state.roles):
             answer = self._refused_alike(now_s, record)
-        # Where others wait, few of those that come find room.
-        answer = answer or self._try(now_s, record, likely=not self._queue)
+        if answer is None:
+            # Where others wait and one found no room, the next hardly will.
+            answer = self._try(now_s, record, likely=self._found_room or not self._queue)
+            self._found_room = isinstance(answer, Placement)
         if isinstance(answer, Placement):
             return
         if record.request.spills:
