@@ -43,15 +43,7 @@ from headway.routing.decide.headroom import SloTerms, begins_soon, candidate_at,
 from headway.routing.fleet.table import DECODE_ROLE, PREFILL_ROLE, ROLE_CODES, FleetRow, FloatArray, SlotArray
 from headway.routing.predict.forecast import ROWS, ForecastRow, forecast, is_idle, queue_s, there_at
 from headway.routing.predict.learned_curves import UNCACHED, correct_at
-from headway.routing.queue.heads import (
-    HeadRow,
-    LineSearch,
-    Marks,
-    RequestClass,
-    ahead_of,
-    precedes,
-    waits_for,
-)
+from headway.routing.queue.heads import ANY_ROLE, HeadRow, LineSearch, Marks, RequestClass, ahead_of, precedes
 from interp.jit import compiled_in_place
 
 ROUNDING_S = 1e-6
@@ -255,7 +247,8 @@ def judge_heads(  # noqa: PLR0917 - plain figures, compiled
         earliest_s = min(earliest_s, soonest[place])
     best_ahead = ahead_of(heads, best, *shares) if best >= 0 else 0
     for head in range(heads.shape[1]):
-        if not open_lines[head] or not waits_for(heads, head, terms.role):
+        role = heads[HeadRow.ROLE, head]
+        if not open_lines[head] or (role != terms.role and role != ANY_ROLE):
             continue
         if heads[HeadRow.PROFILE, head] != terms.profile:
             continue

@@ -122,9 +122,3 @@ def precedes(heads: FloatArray, column: int, ahead: int, other: int, other_ahead
         if heads[row, column] != heads[row, other]:
             return bool(heads[row, column] < heads[row, other])
     return False
-
-
-@compiled_in_place
-def waits_for(heads: FloatArray, column: int, role: int) -> bool:
-    """True if that head may be waiting for the role in this place."""
-    return bool(heads[HeadRow.ROLE, column] == role or heads[HeadRow.ROLE, column] == ANY_ROLE)
