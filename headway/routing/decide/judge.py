@@ -247,10 +247,8 @@ def judge_heads(  # noqa: PLR0917 - plain figures, compiled
         earliest_s = min(earliest_s, soonest[place])
     best_ahead = ahead_of(heads, best, *shares) if best >= 0 else 0
     for head in range(heads.shape[1]):
-        role = heads[HeadRow.ROLE, head]
-        if not open_lines[head] or (role != terms.role and role != ANY_ROLE):
-            continue
-        if heads[HeadRow.PROFILE, head] != terms.profile:
+        role, profile = heads[HeadRow.ROLE, head], heads[HeadRow.PROFILE, head]
+        if not open_lines[head] or role not in (terms.role, ANY_ROLE) or profile != terms.profile:
             continue
         ahead = ahead_of(heads, head, *shares)
         if best >= 0 and head != best and not precedes(heads, head, ahead, best, best_ahead):

@@ -27,6 +27,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import exp, frexp, inf, isinf, ldexp, log2
+
 import numpy as np
 
 from headway.routing.fleet.records import LazyHeap, Record
