@@ -74,9 +74,9 @@ def test_no_held_request_is_passed_over_that_its_profile_would_place(
             assert head is not None
             role = int(heads[HeadRow.ROLE, column])
             if role == ANY_ROLE:
-                role = next(place for place, slots in enumerate(freed.of_roles) if len(slots))
-            if len(freed.of_roles[role]):
-                among = [slots if place == role else None for place, slots in enumerate(freed.of_roles)]
+                role = next(place for place, slots in enumerate(freed) if len(slots))
+            if len(freed[role]):
+                among = [slots if place == role else None for place, slots in enumerate(freed)]
                 assert isinstance(self.choose(now_s, head.record, among), Refusal)
                 passed_over += 1
 

@@ -45,8 +45,10 @@ class SaturationFilter:
 
     def drop(self, context: SchedulingContext) -> Refusal | None:
         """Take them from the candidates; a refusal where all are saturated. Needs at least one candidate."""
-        free = np.empty(len(context.slots), dtype=np.bool_)
-        count = mark_free(context.state.fleet.table, context.slots, self._figures(context), free)
+        free, ttft_s = np.empty(len(context.slots), dtype=np.bool_), context.record.slo.ttft_s
+        batch, waiting, longest_s = self._limits
+        figures = context.now_s, batch, waiting, ttft_s if longest_s < ttft_s < inf else longest_s
+        count = mark_free(context.state.fleet.table, context.slots, figures, free)
         if count == 0:
             return _refusal(context)
         if count < len(free):
@@ -55,22 +57,13 @@ class SaturationFilter:
 
     def any_free(self, now_s: float, table: FloatArray, slots: SlotArray) -> bool:
         """True if one of `slots` is not saturated for requests that any queue of prompts suits."""
-        return bool(is_any_free(table, slots, self._for_any(now_s)))
+        return bool(is_any_free(table, slots, (now_s, *self._limits[:2], inf)))
 
     def free(self, now_s: float, table: FloatArray, slots: SlotArray) -> SlotArray:
         """Those of `slots` that are not saturated for requests that any queue of prompts suits."""
         marks = np.empty(len(slots), dtype=np.bool_)
-        mark_free(table, slots, self._for_any(now_s), marks)
+        mark_free(table, slots, (now_s, *self._limits[:2], inf), marks)
         return slots[marks]
-
-    def _for_any(self, now_s: float) -> tuple[float, float, float, float]:
-        batch, waiting, _ = self._limits
-        return now_s, batch, waiting, inf
-
-    def _figures(self, context: SchedulingContext) -> tuple[float, float, float, float]:
-        batch, waiting, longest_s = self._limits
-        ttft_s = context.record.slo.ttft_s
-        return context.now_s, batch, waiting, ttft_s if longest_s < ttft_s < inf else longest_s
 
 
 def _refusal(context: SchedulingContext) -> Refusal:

@@ -48,16 +48,10 @@ Among = Sequence[SlotArray | None]
 """Candidates of each role, None for all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FreedSlots:
-    """Slots of each role that may have room, i8[n]; or `everywhere`: any replica may."""
+FreedSlots = tuple[SlotArray, ...]
+"""Slots of each role that may have room, i8[n]; or EVERYWHERE: any replica may."""
 
-    of_roles: tuple[SlotArray, ...] = ()
-    everywhere: bool = False
-
-    def __bool__(self) -> bool:
-        return self.everywhere or any(map(len, self.of_roles))
-
+EVERYWHERE: FreedSlots = ()
 
 LATE = 0.5
 """The share of a TTFT SLO by which a first token is predicted too late from which the SLO is given up."""
@@ -196,18 +190,15 @@ class Scheduler:
     def open_slots(self, now_s: float, freed: FreedSlots) -> FreedSlots | None:
         """`freed` without saturated replicas; None where none is left, or a role has no replica with room for
         any request."""
-        fleet, saturation, of_roles = self._state.fleet, self._saturation, freed.of_roles
-        if not freed.everywhere:
-            of_roles = tuple(
-                saturation.free(now_s, fleet.table, slots) if len(slots) else slots for slots in of_roles
-            )
-            if not any(map(len, of_roles)):
-                return None
+        fleet, saturation = self._state.fleet, self._saturation
+        freed = tuple(saturation.free(now_s, fleet.table, slots) for slots in freed)
+        if freed and not any(map(len, freed)):
+            return None
         for place, role in enumerate(self._state.roles):
-            has_room = not freed.everywhere and len(of_roles[place])
-            if not has_room and not saturation.any_free(now_s, fleet.table, fleet.ready(role)):
+            known = freed and len(freed[place])
+            if not known and not saturation.any_free(now_s, fleet.table, fleet.ready(role)):
                 return None
-        return freed if freed.everywhere else FreedSlots(of_roles=of_roles)
+        return freed
 
     def look_through(
         self, now_s: float, heads: FloatArray, profile: tuple[str, int], freed: FreedSlots, search: LineSearch
@@ -216,8 +207,8 @@ class Scheduler:
         its role may have room for: any that waits for such a role, where the profile does not judge held
         requests, or predictions that refuse may be overruled."""
         state, (name, number) = self._state, profile
-        judged = self._pipelines[name].judges_held and not may_overrule(state, now_s, freed.of_roles)
-        for role, slots in enumerate(freed.of_roles):
+        judged = self._pipelines[name].judges_held and not may_overrule(state, now_s, freed)
+        for role, slots in enumerate(freed):
             if not len(slots):
                 continue
             if judged:

@@ -18,7 +18,7 @@ import numpy as np
 from headway.config import Role
 from headway.config.routing import RoutingSettings
 from headway.routing.decide.context import Refusal, RoutingState, SchedulingContext
-from headway.routing.decide.scheduler import Among, FreedSlots, RouteChoice, Scheduler
+from headway.routing.decide.scheduler import EVERYWHERE, Among, FreedSlots, RouteChoice, Scheduler
 from headway.routing.dispatch.claims import KeptRoom, turned_away
 from headway.routing.dispatch.patience import held_request, home_of, sheds, without_room
 from headway.routing.dispatch.placing import Counters, Placing
@@ -68,9 +68,9 @@ class FreedReplicas:
         freed, self._replicas = self._replicas, set()
         if now_s >= self.looked_s + LOOK_AGAIN_S:
             self.looked_s = now_s
-            return FreedSlots(everywhere=True)
-        slots = {role: sorted(it.slot for it in freed if it.ready and it.role is role) for role in roles}
-        return FreedSlots(of_roles=tuple(np.array(each, dtype=np.int64) for each in slots.values()))
+            return EVERYWHERE
+        slots = [sorted([it.slot for it in freed if it.ready and it.role is role]) for role in roles]
+        return tuple(np.array(each, dtype=np.int64) for each in slots)
 
 
 class Dispatcher:
@@ -247,7 +247,7 @@ class Dispatcher:
         if freed is None:
             return
         lines: Marks = self._queue.heads[HeadRow.ROLE] != FREE
-        all_asked = self._state.latency.evidence.freshness.doubtful or freed.everywhere
+        all_asked = self._state.latency.evidence.freshness.doubtful or not freed
         column, late_s, tries = -1, 0.0, LOOK_AGAIN_TRIES if all_asked else MOST_TRIES
         while freed is not None and tries:
             if column < 0:
@@ -281,17 +281,17 @@ class Dispatcher:
 
     def _among(self, column: int, freed: FreedSlots) -> Among | None:
         """The candidates for a head: freed ones of the role that had no room for it, all of the other."""
-        if freed.everywhere:
+        if not freed:
             return None
         role = int(self._queue.heads[HeadRow.ROLE, column])
         if role == ANY_ROLE:
-            role = next(place for place, slots in enumerate(freed.of_roles) if len(slots))
-        return [slots if place == role and len(slots) else None for place, slots in enumerate(freed.of_roles)]
+            role = next(place for place, slots in enumerate(freed) if len(slots))
+        return [slots if place == role and len(slots) else None for place, slots in enumerate(freed)]
 
     def _next_line(self, now_s: float, freed: FreedSlots, lines: Marks) -> LineSearch:
         """The next of these lines that is worth asking about."""
         queue = self._queue
-        if freed.everywhere:
+        if not freed:
             column = queue.first(lines)
             return LineSearch(lines, lines, -1 if column is None else column, 0.0)
         search = LineSearch(lines, np.zeros(len(lines), dtype=np.bool_))
