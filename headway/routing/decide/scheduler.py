@@ -313,9 +313,7 @@ class Scheduler:
             return position
         chosen = choose_replica(context, position)
         decision, other = self._offloading.considered(chosen)
-        if other is None:
-            return self._choice(pipeline, chosen, chosen, decision)
-        return self._choice(pipeline, other, chosen, decision)
+        return self._choice(pipeline, other or chosen, chosen, decision)
 
     def _decide(self, pipeline: Pipeline, context: SchedulingContext) -> int | Refusal:
         """The profile's choice among those that are not saturated."""

@@ -69,8 +69,7 @@ class SloScorer:
             return probe
         if RequestClass.of(record.request) is RequestClass.NAMES_SLO or not _is_lost(context):
             return valid
-        usable = np.isfinite(verdict)
-        if not usable.any():
+        if not (usable := np.isfinite(verdict)).any():
             return valid
         # It is served although its SLO is lost.
         record.refused = True
