@@ -4,6 +4,7 @@
                     refused; each by the deployment's profile, and by predictions as headers may ask
     a crowd         two tenants, while every engine says that it has no room; then there is room, a model
                     has been learned, and what was placed runs to its end while the rest waits
+    doubts          requests are refused for so long that outcomes are sought
 
 What is compiled is kept on disk, so only the first router of a new installation takes long over it.
 """
@@ -16,6 +17,7 @@ import numpy as np
 from headway.config import HeadwayConfig, Role
 from headway.engine.kinds import engine_kind
 from headway.routing import OutputProgress, ReplicaLoad, ReplicaUpdate, RequestSlo, RouteRequest
+from headway.routing.predict.evidence import LONGEST_GAP_S
 from headway.routing.router import Router
 from predictors.latency import LatencyModel, TargetModel
 from predictors.latency.curve import Basis, Curve, Learned
@@ -24,7 +26,7 @@ KEPT, LOST = RequestSlo(ttft_s=60.0, tpot_s=1.0), RequestSlo(ttft_s=1e-6, tpot_s
 TENANTS, PROMPTS = ("a", "b"), (1000, 1001, 50_000)
 """Of the longest a replica has room for few, by whatever profile."""
 
-STEP_S, STEPS = 0.3, 12
+STEP_S, STEPS, DOUBTS = 0.3, 12, 10
 
 
 def rehearse(router: Router, config: HeadwayConfig) -> None:
@@ -34,6 +36,17 @@ def rehearse(router: Router, config: HeadwayConfig) -> None:
         router.replica_changed(0.0, ReplicaUpdate(replica=replica, role=role))
     router.use_model(as_believed())
     _crowd(router, replicas, tight=_one_at_a_time(router, config))
+    for number in range(DOUBTS):
+        at_s = 100.0 + LONGEST_GAP_S * number
+        asked = RouteRequest(
+            request_id=f"doubt-{number}",
+            arrival_s=at_s,
+            input_tokens=1,
+            max_tokens=1,
+            slo=LOST,
+            prediction_based=True,
+        )
+        router.submit(at_s, asked)
 
 
 def _one_at_a_time(router: Router, config: HeadwayConfig) -> RequestSlo:

@@ -47,3 +47,20 @@ def test_a_full_collection_waits_for_a_quiet_moment_unless_memory_grows(
 
     run(collecting())
     assert full == ([0, every_s, 2 * every_s, 3 * every_s] if every_s else [0])
+
+
+def test_a_process_in_parts_passes_over_what_it_has_looked_through(full, monkeypatch):
+    frozen = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(len(full)))
+    grown = MOST_BLOCKS / 20
+    monkeypatch.setattr(sys, "getallocatedblocks", lambda: int(grown * asyncio.get_running_loop().time()))
+
+    async def collecting():
+        task = asyncio.create_task(collect_when_quiet(lambda: QUIET + 1, in_parts=True))
+        await asyncio.sleep(6.5)
+        task.cancel()
+        await asyncio.wait([task])
+
+    run(collecting())
+    assert full == [0, 3, 6]
+    assert frozen == [1, 2, 3]

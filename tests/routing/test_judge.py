@@ -1,6 +1,5 @@
 """Held requests judged at freed replicas: none that its profile would place is passed over."""
 
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from headway.routing.decide.context import Refusal
 from headway.routing.decide.scheduler import FreedSlots, Scheduler
 from headway.routing.fleet.table import FloatArray
 from headway.routing.predict.evidence import Evidence, Probes
-from headway.routing.queue.heads import ANY_ROLE, HeadRow, Marks
+from headway.routing.queue.heads import ANY_ROLE, FREE, HeadRow, LineSearch
 from headway.routing.queue.held_lines import HeldQueue, HeldRequest
 from tests.routing.routers import MIXED, SPLIT, request, router
 
@@ -49,7 +48,7 @@ def overloaded(made: Router, steps: int) -> None:
 def test_no_held_request_is_passed_over_that_its_profile_would_place(
     monkeypatch: pytest.MonkeyPatch, pools: Any
 ) -> None:
-    fitting, push, passed_over = Scheduler.fitting, HeldQueue.push, 0
+    look_through, push, passed_over = Scheduler.look_through, HeldQueue.push, 0
     queues: list[HeldQueue] = []
 
     def pushed(self: HeldQueue, held: HeldRequest) -> None:
@@ -57,29 +56,34 @@ def test_no_held_request_is_passed_over_that_its_profile_would_place(
         push(self, held)
 
     def spied(
-        self: Scheduler, now_s: float, heads: FloatArray, profile: str, freed: FreedSlots, open_lines: Marks
-    ) -> FloatArray:
+        self: Scheduler,
+        now_s: float,
+        heads: FloatArray,
+        profile: tuple[str, int],
+        freed: FreedSlots,
+        search: LineSearch,
+    ) -> None:
         nonlocal passed_over
-        late = fitting(self, now_s, heads, profile, freed, open_lines)
-        assert (late[~open_lines] == inf).all()
-        if not any(len(slots) for slots in freed.of_roles):
-            return late
-        for column in np.flatnonzero(open_lines & (late > 0.0) & (heads[HeadRow.LIVE] > 0.0)):
+        look_through(self, now_s, heads, profile, freed, search)
+        assert not search.fits[~search.open].any()
+        passed = search.open & ~search.fits & (heads[HeadRow.ROLE] != FREE)
+        if search.late_s > 0.0 and search.column >= 0:
+            passed[search.column] = True
+        for column in np.flatnonzero(passed):
             head = queues[0].later(int(column))
             assert head is not None
             role = int(heads[HeadRow.ROLE, column])
             if role == ANY_ROLE:
-                role = next(place for place, slots in enumerate(freed.of_roles) if len(slots))
-            if len(freed.of_roles[role]):
-                among = [slots if place == role else None for place, slots in enumerate(freed.of_roles)]
+                role = next(place for place, slots in enumerate(freed) if len(slots))
+            if len(freed[role]):
+                among = [slots if place == role else None for place, slots in enumerate(freed)]
                 assert isinstance(self.choose(now_s, head.record, among), Refusal)
                 passed_over += 1
-        return late
 
     # Probes are requests that predictions refuse; and no engine is as quick and as slow as these.
     monkeypatch.setattr(Probes, "may", lambda *_: False)
     monkeypatch.setattr(Evidence, "alone", lambda *_: None)
-    monkeypatch.setattr(Scheduler, "fitting", spied)
+    monkeypatch.setattr(Scheduler, "look_through", spied)
     monkeypatch.setattr(HeldQueue, "push", pushed)
     rules = EngineRules(chunk_tokens=2048 if pools is MIXED else 0, max_batch_size=6)
     overloaded(router("slo", pools, count=3, rules=rules), 600)

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from headway.routing import RequestSlo, RouteRequest, RoutingError
 from headway.routing.fleet.records import Record
 from headway.routing.queue.fair_shares import ALLOWANCE, TenantShares
-from headway.routing.queue.heads import CRITICAL_WORTH, HeadRow
+from headway.routing.queue.heads import CRITICAL_WORTH, FREE, HeadRow
 from headway.routing.queue.held_lines import LENIENCE, HeldQueue, HeldRequest, alike
 from tests.memory import grown_bytes
 
@@ -67,7 +67,7 @@ def names(entries: Iterable[HeldRequest]) -> list[str]:
 def ordered(queue: HeldQueue, now_s: float) -> Iterator[HeldRequest]:
     """The heads, the next one first. One that the caller removes makes room for the next of its line."""
     queue.give_up(now_s)
-    opened = queue.heads[HeadRow.LIVE] > 0.0
+    opened = queue.heads[HeadRow.ROLE] != FREE
     while (column := queue.first(opened)) is not None:
         head = queue.later(column)
         assert head is not None

@@ -45,8 +45,10 @@ class SaturationFilter:
 
     def drop(self, context: SchedulingContext) -> Refusal | None:
         """Take them from the candidates; a refusal where all are saturated. Needs at least one candidate."""
-        free = np.empty(len(context.slots), dtype=np.bool_)
-        count = mark_free(context.state.fleet.table, context.slots, self._figures(context), free)
+        free, ttft_s = np.empty(len(context.slots), dtype=np.bool_), context.record.slo.ttft_s
+        batch, waiting, longest_s = self._limits
+        figures = context.now_s, batch, waiting, ttft_s if longest_s < ttft_s < inf else longest_s
+        count = mark_free(context.state.fleet.table, context.slots, figures, free)
         if count == 0:
             return _refusal(context)
         if count < len(free):
@@ -55,22 +57,13 @@ class SaturationFilter:
 
     def any_free(self, now_s: float, table: FloatArray, slots: SlotArray) -> bool:
         """True if one of `slots` is not saturated for requests that any queue of prompts suits."""
-        return bool(is_any_free(table, slots, self._for_any(now_s)))
+        return bool(is_any_free(table, slots, (now_s, *self._limits[:2], inf)))
 
     def free(self, now_s: float, table: FloatArray, slots: SlotArray) -> SlotArray:
         """Those of `slots` that are not saturated for requests that any queue of prompts suits."""
         marks = np.empty(len(slots), dtype=np.bool_)
-        mark_free(table, slots, self._for_any(now_s), marks)
+        mark_free(table, slots, (now_s, *self._limits[:2], inf), marks)
         return slots[marks]
-
-    def _for_any(self, now_s: float) -> tuple[float, float, float, float]:
-        batch, waiting, _ = self._limits
-        return now_s, batch, waiting, inf
-
-    def _figures(self, context: SchedulingContext) -> tuple[float, float, float, float]:
-        batch, waiting, longest_s = self._limits
-        ttft_s = context.record.slo.ttft_s
-        return context.now_s, batch, waiting, ttft_s if longest_s < ttft_s < inf else longest_s
 
 
 def _refusal(context: SchedulingContext) -> Refusal:
@@ -174,7 +167,7 @@ def few(  # noqa: PLR0917 - one loop over candidates, compiled
 ) -> NDArray[np.bool_]:
     """The `known`, and CACHED, LIGHTEST and SPREAD of all candidates, bool[C]; `lot` in 0 .. LOTS decides."""
     count, holders = len(slots), 0
-    load, work, marks = np.empty(count), np.empty(count), np.zeros(count, dtype=np.bool_)
+    load, marks = np.empty(count), np.zeros(count, dtype=np.bool_)
     for place in range(count):
         slot = slots[place]
         if by_tokens:
@@ -183,13 +176,15 @@ def few(  # noqa: PLR0917 - one loop over candidates, compiled
             waiting = table[FleetRow.WAITING, slot]
             load[place] = table[FleetRow.RUNNING, slot] + max(table[FleetRow.COMING, slot], waiting)
             load[place] += waiting + table[FleetRow.OTHER_REQUESTS, slot]
-        work[place] = load[place] - cached[place] if cached[place] > 0.0 else np.inf
         holders += cached[place] > 0.0
     for slot in known:
         for place in range(count):
             marks[place] |= slots[place] == slot
     mark_least(load, LIGHTEST, lot, marks)
-    mark_least(work, min(CACHED, holders), lot, marks)
+    if holders:
+        for place in range(count):
+            load[place] = load[place] - cached[place] if cached[place] > 0.0 else np.inf
+        mark_least(load, min(CACHED, holders), lot, marks)
     for part in range(SPREAD):
         # A linear congruential generator: the lot is one of the router's own generator.
         lot = (lot * 1103515245 + 12345) % LOTS
@@ -201,8 +196,6 @@ def few(  # noqa: PLR0917 - one loop over candidates, compiled
 @compiled
 def mark_least(values: FloatArray, most: int, lot: int, marks: NDArray[np.bool_]) -> None:
     """Mark `most` of the least of `values`; of equals those that follow a place that `lot` says."""
-    if most == 0:
-        return
     # In ascending order: of thousands few are ever less than the last of these.
     least, places = np.full(most, np.inf), np.empty(most, dtype=np.int64)
     for place in range(len(values)):

@@ -181,14 +181,16 @@ class SchedulingContext:
 
     def part(self, places: SlotArray) -> "SchedulingContext":
         """The context of the candidates in these places, before a forecast was asked for."""
-        other = self.about(self.role, self.slots.take(places))
-        other._cached = None if self._cached is None else self._cached.take(places)
-        other.notes = {name: values.take(places) for name, values in self.notes.items()}
+        other = self.about(self.role, self.slots)
+        other._cached, other.notes = self._cached, self.notes
+        other._take(places)
         return other
 
     def restrict(self, keep: NDArray[np.bool_]) -> None:
         """Go on with those that `keep` marks."""
-        kept = keep.nonzero()[0]
+        self._take(keep.nonzero()[0])
+
+    def _take(self, kept: SlotArray) -> None:
         self.slots = self.slots.take(kept)
         if self._cached is not None:
             self._cached = self._cached.take(kept)

@@ -215,14 +215,21 @@ def late_by(candidate: JudgedReplica, terms: SloTerms) -> float:
 @compiled
 def nearest_of(
     rows: FloatArray, table: FloatArray, slots: SlotArray, figures: tuple[Any, ...], next_wait_s: float
-) -> tuple[int, int, bool, float]:
+) -> tuple[tuple[int, int, bool, float], tuple[float, float, float]]:
     """Where none is valid: the slot that lacks least, and the one with the loosest SLO of those that would be
     valid but for the SLOs of those that run there; −1 for none. True if one would be valid were its TTFT
-    `next_wait_s` less. The least `late_by`. `figures` are `SloTerms`."""
+    `next_wait_s` less. The least `late_by`. Then the least TTFT, TPOT, and TPOT SLO there, infinite without
+    any. `figures` are `SloTerms`."""
     terms, nearest, blocked, of_next = SloTerms(*figures), -1, -1, False
     least, loosest_s, late_s = inf, 0.0, inf
+    best_ttft_s = best_tpot_s = tightest_s = inf
     for place in range(len(slots)):
         candidate = candidate_at(rows, table, place, slots[place], terms)
+        if candidate.ttft_s < best_ttft_s:  # noqa: PLR1730 - min() would keep a NaN
+            best_ttft_s = candidate.ttft_s
+        if candidate.tpot_s < best_tpot_s:  # noqa: PLR1730 - min() would keep a NaN
+            best_tpot_s = candidate.tpot_s
+        tightest_s = min(tightest_s, candidate.tightest_s)
         if not (candidate.ttft_s < inf and candidate.tpot_s < inf):
             continue
         lacking = missing(candidate, terms)
@@ -236,7 +243,7 @@ def nearest_of(
             loosest_s, blocked = candidate.tightest_s, slots[place]
         if next_wait_s > 0.0 and not of_next and candidate.room:
             of_next = missing(_sooner(candidate, next_wait_s), terms) == 0.0
-    return nearest, blocked, of_next, late_s
+    return (nearest, blocked, of_next, late_s), (best_ttft_s, best_tpot_s, tightest_s)
 
 
 @compiled_in_place

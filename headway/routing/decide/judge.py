@@ -43,7 +43,7 @@ from headway.routing.decide.headroom import SloTerms, begins_soon, candidate_at,
 from headway.routing.fleet.table import DECODE_ROLE, PREFILL_ROLE, ROLE_CODES, FleetRow, FloatArray, SlotArray
 from headway.routing.predict.forecast import ROWS, ForecastRow, forecast, is_idle, queue_s, there_at
 from headway.routing.predict.learned_curves import UNCACHED, correct_at
-from headway.routing.queue.heads import HeadRow, Marks, RequestClass, ahead_of, precedes, waits_for
+from headway.routing.queue.heads import ANY_ROLE, HeadRow, LineSearch, Marks, RequestClass, ahead_of, precedes
 from interp.jit import compiled_in_place
 
 ROUNDING_S = 1e-6
@@ -58,7 +58,8 @@ NAMES_SLO, CRITICAL = int(RequestClass.NAMES_SLO), int(RequestClass.CRITICAL)
 class HeldTerms(NamedTuple):
     """How held requests are judged at replicas of one role.
 
-    `role` is its place among the deployment's roles, `role_code` the forecast's. The other role adds
+    `role` is its place among the deployment's roles, `role_code` the forecast's, `profile` the place of the
+    requests' profile among those of the queue. The other role adds
     `transfer_s` + n `transfer_s_per_token` for a prompt of n tokens. A replica has so many `places`.
     `several` tenants are known. The others are those of `SloTerms` and `forecast.Newcomer`.
     """
@@ -66,6 +67,7 @@ class HeldTerms(NamedTuple):
     now_s: float
     stay_s: float
     role: int
+    profile: int
     role_code: int
     places: float
     caution: float
@@ -75,23 +77,28 @@ class HeldTerms(NamedTuple):
     several: bool
 
 
-def fitting(  # noqa: PLR0917 - plain figures
-    state: RoutingState, now_s: float, heads: FloatArray, role: int, slots: SlotArray, open_lines: Marks
-) -> FloatArray:
-    """How much later than the head one of an open line has to be due so that one of `slots` may take it,
-    seconds, f8[lines]: 0 for the head itself, infinite where none of the line is so, or waits for another
-    role than the one in this place. For the first line by rank it is so; those after it are not judged, and
-    0."""
+def look_through(  # noqa: PLR0917 - plain figures
+    state: RoutingState,
+    now_s: float,
+    heads: FloatArray,
+    asked: tuple[int, int],
+    slots: SlotArray,
+    search: LineSearch,
+) -> None:
+    """Search among the lines that wait for a role, of a profile (`asked`: their places), for one that `slots`
+    may take."""
+    role, profile = asked
     latency, table, of_role = state.latency, state.fleet.table, state.roles[role]
-    late, slots = np.full(heads.shape[1], inf), not_queued(state, of_role, slots)
+    slots = not_queued(state, of_role, slots)
     if not len(slots):
-        return late
+        return
     transfer_s, transfer_s_per_token = between_s(state, now_s, role)
     weight = latency.evidence.freshness.weight
     terms = HeldTerms(
         now_s=now_s,
         stay_s=latency.stay_s,
         role=role,
+        profile=profile,
         role_code=ROLE_CODES[of_role],
         places=places(state, of_role),
         caution=weight,
@@ -106,8 +113,9 @@ def fitting(  # noqa: PLR0917 - plain figures
     for kind in {int(kind) for kind in table[FleetRow.KIND].take(slots).tolist()}:
         if kind >= 0:
             figures = (tuple(terms), *latency.engines[kind], learned)
-            judge_heads(table, heads, slots, kind, figures, shares, space, open_lines, late)
-    return late
+            marks, best = (search.open, search.fits), (search.column, search.late_s)
+            best = judge_heads(table, heads, slots, kind, figures, shares, space, marks, best)
+            search.column, search.late_s = best
 
 
 def not_queued(state: RoutingState, role: Role, slots: SlotArray) -> SlotArray:
@@ -222,22 +230,29 @@ def judge_heads(  # noqa: PLR0917 - plain figures, compiled
     figures: tuple[Any, ...],
     shares: tuple[FloatArray, float],
     space: tuple[FloatArray, FloatArray, FloatArray, FloatArray],
-    open_lines: Marks,
-    late: FloatArray,
-) -> None:
-    """Lower f8[lines] to what `fitting` says, by the replicas in `slots` whose profile is `kind`.
+    marks: tuple[Marks, Marks],
+    found: tuple[int, float],
+) -> tuple[int, float]:
+    """What is `found` of a LineSearch, by the replicas in `slots` whose profile is `kind`, too.
 
     `figures`: `HeldTerms`, the engine's (`forecast.PlainFigures`), and those of `learned_curves.correct_at`.
-    `space` is written anew: f8[ROWS, 1], f8[8], f8[1], f8[slots].
+    `space` is written anew: f8[ROWS, 1], f8[8], f8[1], f8[slots]. `marks` are its open lines and those that
+    fit.
     """
+    (open_lines, fits), (best, best_late_s) = marks, found
     terms, soonest, earliest_s = HeldTerms(*figures[0]), space[3], inf
     for place in range(len(slots)):
         ours = table[FleetRow.KIND, slots[place]] == kind
         soonest[place] = soonest_s(table, slots[place], figures) if ours else inf
         earliest_s = min(earliest_s, soonest[place])
-    best, best_ahead = -1, 0
+    best_ahead = ahead_of(heads, best, *shares) if best >= 0 else 0
     for head in range(heads.shape[1]):
-        if not open_lines[head] or heads[HeadRow.LIVE, head] == 0.0 or not waits_for(heads, head, terms.role):
+        role, profile = heads[HeadRow.ROLE, head], heads[HeadRow.PROFILE, head]
+        if not open_lines[head] or role not in (terms.role, ANY_ROLE) or profile != terms.profile:
+            continue
+        ahead = ahead_of(heads, head, *shares)
+        if best >= 0 and head != best and not precedes(heads, head, ahead, best, best_ahead):
+            fits[head] = True
             continue
         # Most heads are late for what is at a replica already, which is told in nanoseconds.
         may_be_late = served_late(heads, head)
@@ -245,10 +260,6 @@ def judge_heads(  # noqa: PLR0917 - plain figures, compiled
             continue
         first = _asked_from(heads, head, slots, 0, soonest, terms.now_s)
         if first == len(slots):
-            continue
-        ahead = ahead_of(heads, head, *shares)
-        if best >= 0 and not precedes(heads, head, ahead, best, best_ahead):
-            late[head] = 0.0
             continue
         asks = _asks(heads, head, figures, terms.several and ahead == 0)
         least_s = inf
@@ -261,9 +272,10 @@ def judge_heads(  # noqa: PLR0917 - plain figures, compiled
             elif late_s <= heads[HeadRow.MORE_S, head]:
                 least_s = min(least_s, late_s)
             first = _asked_from(heads, head, slots, first + 1, soonest, terms.now_s)
-        late[head] = min(late[head], least_s)
         if least_s < inf:
-            best, best_ahead = head, ahead
+            best_late_s = min(best_late_s, least_s) if head == best else least_s
+            best, best_ahead, fits[head] = head, ahead, True
+    return best, best_late_s
 
 
 @compiled_in_place

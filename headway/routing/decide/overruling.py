@@ -26,16 +26,18 @@ def may_overrule(state: RoutingState, now_s: float, freed: Sequence[SlotArray]) 
     """True if a held request that predictions refuse may go to one of the `freed` slots of each role all the
     same. Only while outcomes are lacking is each asked about, and not only those that predictions let pass.
     """
-    evidence = state.latency.evidence
-    if not evidence.freshness.doubtful:
-        return False
-    if not any(evidence.probes.may(now_s, kind) for kind in range(len(state.latency.engines))):
+    if not state.latency.evidence.freshness.doubtful or not _may_probe(state, now_s):
         return False
     table, roles = state.fleet.table, zip(state.roles, freed, strict=True)
     # A request is asked about at the slots of one role, and at all replicas of another.
     return state.latency.learned or any(
         any_idle(table, slots if len(slots) else state.fleet.ready(role)) for role, slots in roles
     )
+
+
+def _may_probe(state: RoutingState, now_s: float) -> bool:
+    """True if a probe may go to a replica of some kind now."""
+    return any(state.latency.evidence.probes.may(now_s, kind) for kind in range(len(state.latency.engines)))
 
 
 def overruled(context: SchedulingContext, judged: Callable[[FloatArray], FloatArray]) -> int | None:
@@ -47,6 +49,8 @@ def overruled(context: SchedulingContext, judged: Callable[[FloatArray], FloatAr
     if not np.isfinite(context.prior[ForecastRow.TTFT_S]).any():
         return None
     latency.refused(now_s, newcomer=context.waited_s <= 0.0)
+    if not _may_probe(context.state, now_s):
+        return None
     place, idle = _justified(context, judged) if latency.learned else None, False
     if place is None:
         place, idle = _unmeasured(context), True

@@ -12,7 +12,7 @@ written here: `placing` enters the choice in the fleet's table.
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from math import inf, isnan, nan
 
 import numpy as np
@@ -25,7 +25,7 @@ from headway.routing.decide.context import (
     SchedulingContext,
     choose_replica,
 )
-from headway.routing.decide.judge import fitting
+from headway.routing.decide.judge import look_through
 from headway.routing.decide.offload import Offloading
 from headway.routing.decide.overruling import may_overrule
 from headway.routing.decide.plugins import Filter, Packer, Picker, Scorer
@@ -33,7 +33,7 @@ from headway.routing.fleet.records import Record, Replica, Sample
 from headway.routing.fleet.table import FloatArray, SlotArray
 from headway.routing.offload import OffloadDecision
 from headway.routing.predict.forecast import ForecastRow
-from headway.routing.queue.heads import ANY_ROLE, HeadRow, Marks
+from headway.routing.queue.heads import ANY_ROLE, HeadRow, LineSearch, first_of
 from headway.routing.types import PluginFault, ShedReason
 
 logger = logging.getLogger(__name__)
@@ -48,16 +48,10 @@ Among = Sequence[SlotArray | None]
 """Candidates of each role, None for all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FreedSlots:
-    """Slots of each role that may have room, i8[n]; or `everywhere`: any replica may."""
+FreedSlots = tuple[SlotArray, ...]
+"""Slots of each role that may have room, i8[n]; or EVERYWHERE: any replica may."""
 
-    of_roles: tuple[SlotArray, ...] = ()
-    everywhere: bool = False
-
-    def __bool__(self) -> bool:
-        return self.everywhere or any(map(len, self.of_roles))
-
+EVERYWHERE: FreedSlots = ()
 
 LATE = 0.5
 """The share of a TTFT SLO by which a first token is predicted too late from which the SLO is given up."""
@@ -197,33 +191,35 @@ class Scheduler:
         """`freed` without saturated replicas; None where none is left, or a role has no replica with room for
         any request."""
         fleet, saturation = self._state.fleet, self._saturation
-        if not freed or not all(
-            saturation.any_free(now_s, fleet.table, fleet.ready(role)) for role in self._state.roles
-        ):
+        freed = tuple(saturation.free(now_s, fleet.table, slots) for slots in freed)
+        if freed and not any(map(len, freed)):
             return None
-        if freed.everywhere:
-            return freed
-        open_slots = [saturation.free(now_s, fleet.table, slots) for slots in freed.of_roles]
-        return FreedSlots(of_roles=tuple(open_slots)) or None
+        for place, role in enumerate(self._state.roles):
+            known = freed and len(freed[place])
+            if not known and not saturation.any_free(now_s, fleet.table, fleet.ready(role)):
+                return None
+        return freed
 
-    def fitting(
-        self, now_s: float, heads: FloatArray, profile: str, freed: FreedSlots, open_lines: Marks
-    ) -> FloatArray:
-        """How much later than the head one of an open line of the profile has to be due so that the freed
-        slots of its role may have room for it, seconds, f8[lines]; infinite for none of the line. Heads of
-        all that wait for such a role, where the profile does not judge held requests, or predictions that
-        refuse may be overruled."""
-        state, found = self._state, list[FloatArray]()
-        judged = self._pipelines[profile].judges_held and not may_overrule(state, now_s, freed.of_roles)
-        for role, slots in enumerate(freed.of_roles):
+    def look_through(
+        self, now_s: float, heads: FloatArray, profile: tuple[str, int], freed: FreedSlots, search: LineSearch
+    ) -> None:
+        """Search among the lines of a profile, given with its number, for the next that the freed slots of
+        its role may have room for: any that waits for such a role, where the profile does not judge held
+        requests, or predictions that refuse may be overruled."""
+        state, (name, number) = self._state, profile
+        judged = self._pipelines[name].judges_held and not may_overrule(state, now_s, freed)
+        for role, slots in enumerate(freed):
             if not len(slots):
                 continue
             if judged:
-                found.append(fitting(state, now_s, heads, role, slots, open_lines))
-            else:
-                waits = open_lines & ((heads[HeadRow.ROLE] == role) | (heads[HeadRow.ROLE] == ANY_ROLE))
-                found.append(np.where(waits, 0.0, inf))
-        return reduce(np.minimum, found)
+                look_through(state, now_s, heads, (role, number), slots, search)
+                continue
+            of_role = (heads[HeadRow.ROLE] == role) | (heads[HeadRow.ROLE] == ANY_ROLE)
+            waits = search.open & of_role & (heads[HeadRow.PROFILE] == number)
+            search.fits |= waits
+            column = first_of(heads, waits, state.shares.table, state.shares.ahead_from, search.column)
+            if column >= 0 and waits[column]:
+                search.column, search.late_s = column, 0.0
 
     def rescued(self, now_s: float, record: Record, fault: PluginFault) -> RouteChoice | Refusal:
         """The same after `choose` met a fault, without its plugins; the fault again where nothing rescues."""
@@ -317,9 +313,7 @@ class Scheduler:
             return position
         chosen = choose_replica(context, position)
         decision, other = self._offloading.considered(chosen)
-        if other is None:
-            return self._choice(pipeline, chosen, chosen, decision)
-        return self._choice(pipeline, other, chosen, decision)
+        return self._choice(pipeline, other or chosen, chosen, decision)
 
     def _decide(self, pipeline: Pipeline, context: SchedulingContext) -> int | Refusal:
         """The profile's choice among those that are not saturated."""

@@ -30,9 +30,8 @@ from headway.routing.decide.headroom import SloTerms, harmless, judge, nearest_o
 from headway.routing.decide.judge import places, reserve
 from headway.routing.decide.lora_affinity import LoraAffinityScorer
 from headway.routing.decide.overruling import overruled
-from headway.routing.fleet.table import FleetRow, FloatArray
+from headway.routing.fleet.table import FloatArray
 from headway.routing.predict.corrections import FIRST_SAFETY
-from headway.routing.predict.forecast import ForecastRow
 from headway.routing.queue.heads import RequestClass
 from headway.routing.types import ShedReason
 
@@ -59,7 +58,7 @@ class SloScorer:
         terms = _terms(context)
         context.notes[NOTE] = verdict = _verdict(context, terms)
         valid: NDArray[np.bool_] = verdict > 0.0
-        if context.partial or valid.any():
+        if context.partial or np.count_nonzero(valid):
             return valid
         # What was learnt of replicas was learnt of other predictions than those that are supposed.
         supposed = terms._replace(safety=FIRST_SAFETY, caution=0.0)
@@ -68,8 +67,9 @@ class SloScorer:
             context.notes[NOTE] = np.ones(len(verdict))
             probe: NDArray[np.bool_] = np.arange(len(verdict)) == place
             return probe
-        usable, lost = np.isfinite(verdict), _is_lost(context)
-        if not usable.any() or not lost or RequestClass.of(record.request) is RequestClass.NAMES_SLO:
+        if RequestClass.of(record.request) is RequestClass.NAMES_SLO or not _is_lost(context):
+            return valid
+        if not (usable := np.isfinite(verdict)).any():
             return valid
         # It is served although its SLO is lost.
         record.refused = True
@@ -93,18 +93,16 @@ class SloScorer:
     def refusal(self, context: SchedulingContext) -> Refusal:
         """The reason that none stays: nothing to judge by, or no headroom; and if waiting may help."""
         record, rows, table = context.record, context.forecast, context.state.fleet.table
-        if not np.isfinite(rows[ForecastRow.TTFT_S]).any():
-            return Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: "no prediction", unjudged=True)
         # One that may miss its SLO has found no room here: for it the next role does not matter.
         wait_s = 0.0 if _is_lost(context) else context.next_wait_s
         figures = tuple(_terms(context))
-        nearest, blocked, of_next, late_s = nearest_of(rows, table, context.slots, figures, wait_s)
+        (nearest, blocked, of_next, late_s), least_s = nearest_of(rows, table, context.slots, figures, wait_s)
+        best_ttft_s, best_tpot_s, tightest_s = least_s
+        if best_ttft_s == inf:
+            return Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: "no prediction", unjudged=True)
         # Figures, not the context: thousands are held, and for long, while replicas come and go.
         role, candidates, tpot_slo_s = context.role, len(context.slots), record.slo.tpot_s
         left_s = record.slo.ttft_s - context.waited_s
-        best_ttft_s = float(np.fmin.reduce(rows[ForecastRow.TTFT_S]))
-        best_tpot_s = float(np.fmin.reduce(rows[ForecastRow.TPOT_S]))
-        tightest_s = float(context.column(FleetRow.TPOT_SLO_S).min())
         return Refusal(
             reason=ShedReason.NO_HEADROOM,
             explain=lambda: (

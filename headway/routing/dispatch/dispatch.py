@@ -10,7 +10,6 @@ the next. RequestFault names a held or late request at whose turn it happened.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import reduce
 from itertools import islice
 from math import inf
 
@@ -19,15 +18,14 @@ import numpy as np
 from headway.config import Role
 from headway.config.routing import RoutingSettings
 from headway.routing.decide.context import Refusal, RoutingState, SchedulingContext
-from headway.routing.decide.scheduler import Among, FreedSlots, RouteChoice, Scheduler
+from headway.routing.decide.scheduler import EVERYWHERE, Among, FreedSlots, RouteChoice, Scheduler
 from headway.routing.dispatch.claims import KeptRoom, turned_away
 from headway.routing.dispatch.patience import held_request, home_of, sheds, without_room
 from headway.routing.dispatch.placing import Counters, Placing
 from headway.routing.fleet.records import LazyHeap, Record, Replica, RequestPhase
-from headway.routing.fleet.table import FloatArray
 from headway.routing.offload import AFTER_DEADLINE, OffloadDecision
 from headway.routing.queue.fair_shares import cost_of
-from headway.routing.queue.heads import ANY_ROLE, HeadRow, Marks
+from headway.routing.queue.heads import ANY_ROLE, FREE, HeadRow, LineSearch, Marks
 from headway.routing.queue.held_lines import HeldQueue, HeldRequest
 from headway.routing.types import (
     NOTHING,
@@ -70,9 +68,9 @@ class FreedReplicas:
         freed, self._replicas = self._replicas, set()
         if now_s >= self.looked_s + LOOK_AGAIN_S:
             self.looked_s = now_s
-            return FreedSlots(everywhere=True)
-        slots = {role: sorted(it.slot for it in freed if it.ready and it.role is role) for role in roles}
-        return FreedSlots(of_roles=tuple(np.array(each, dtype=np.int64) for each in slots.values()))
+            return EVERYWHERE
+        slots = [sorted([it.slot for it in freed if it.ready and it.role is role]) for role in roles]
+        return tuple(np.array(each, dtype=np.int64) for each in slots)
 
 
 class Dispatcher:
@@ -93,6 +91,8 @@ class Dispatcher:
         self.freed = FreedReplicas()
         self._kept = KeptRoom(self._shares)
         self.placing = Placing(state, scheduler, counters, self._deadlines)
+        self._found_room = True
+        """True if the last newcomer that was tried did."""
         self._placements: list[Placement] = []
         self._sheds: list[Shed] = []
         self.gathering = False
@@ -121,8 +121,10 @@ class Dispatcher:
         doubtful = self._state.latency.evidence.freshness.doubtful
         if self._queue and not doubtful and self._state.fleet.has(self._state.roles):
             answer = self._refused_alike(now_s, record)
-        # Where others wait, few of those that come find room.
-        answer = answer or self._try(now_s, record, likely=not self._queue)
+        if answer is None:
+            # Where others wait and one found no room, the next hardly will.
+            answer = self._try(now_s, record, likely=self._found_room or not self._queue)
+            self._found_room = isinstance(answer, Placement)
         if isinstance(answer, Placement):
             return
         if record.request.spills:
@@ -242,19 +244,20 @@ class Dispatcher:
         """Place held requests at replicas that may have room for them, in the order of the queue."""
         self._queue.give_up(now_s)
         freed = self._scheduler.open_slots(now_s, self.freed.take(now_s, self._state.roles))
-        lines: Marks = self._queue.heads[HeadRow.LIVE] > 0.0
-        late = np.zeros(len(lines))
-        all_asked = self._state.latency.evidence.freshness.doubtful or (freed and freed.everywhere)
-        judged, tries = False, LOOK_AGAIN_TRIES if all_asked else MOST_TRIES
+        if freed is None:
+            return
+        lines: Marks = self._queue.heads[HeadRow.ROLE] != FREE
+        all_asked = self._state.latency.evidence.freshness.doubtful or not freed
+        column, late_s, tries = -1, 0.0, LOOK_AGAIN_TRIES if all_asked else MOST_TRIES
         while freed is not None and tries:
-            if not judged:
+            if column < 0:
+                found = self._next_line(now_s, freed, lines)
                 # A head that does not fit now does not fit once another is placed.
-                late = self._fitting(now_s, freed, lines)
-                lines, judged = late < inf, True
-            if (column := self._queue.first(lines)) is None:
-                break
-            if (held := self._queue.later(column, float(late[column]))) is None:
-                lines[column] = judged = False
+                lines, column, late_s = found.fits, found.column, found.late_s
+                if column < 0:
+                    break
+            if (held := self._queue.later(column, late_s)) is None:
+                lines[column], column = False, -1
                 continue
             record = held.record
             try:
@@ -265,36 +268,36 @@ class Dispatcher:
                 raise
             if isinstance(answer, Placement):
                 self._queue.remove(record.request.request_id)
-                freed, judged = self._scheduler.open_slots(now_s, freed), False
+                freed, column = self._scheduler.open_slots(now_s, freed), -1
             elif answer is None:
                 break
             elif self._is_shed(now_s, record, answer):
-                judged = False
+                column = -1
             else:
                 self._queue.heads[HeadRow.ROLE, column] = answer.role
                 # Once: those behind it that are due later may still be in time.
-                late[column] = answer.late_s if late[column] == 0.0 else inf
+                late_s = answer.late_s if late_s == 0.0 else inf
                 tries -= 1
 
     def _among(self, column: int, freed: FreedSlots) -> Among | None:
         """The candidates for a head: freed ones of the role that had no room for it, all of the other."""
-        if freed.everywhere:
+        if not freed:
             return None
         role = int(self._queue.heads[HeadRow.ROLE, column])
         if role == ANY_ROLE:
-            role = next(place for place, slots in enumerate(freed.of_roles) if len(slots))
-        return [slots if place == role and len(slots) else None for place, slots in enumerate(freed.of_roles)]
+            role = next(place for place, slots in enumerate(freed) if len(slots))
+        return [slots if place == role and len(slots) else None for place, slots in enumerate(freed)]
 
-    def _fitting(self, now_s: float, freed: FreedSlots, open_lines: Marks) -> FloatArray:
-        """How much later than the head one of an open line has to be due to be worth asking about, seconds,
-        f8[lines]; infinite for none."""
-        if freed.everywhere:
-            return np.where(open_lines, 0.0, inf)
-        heads, profiles, late = self._queue.heads, self._queue.profiles, list[FloatArray]()
-        for profile, number in profiles.items():
-            of_profile = open_lines & (heads[HeadRow.PROFILE] == number) if len(profiles) > 1 else open_lines
-            late.append(self._scheduler.fitting(now_s, heads, profile, freed, of_profile))
-        return reduce(np.minimum, late)
+    def _next_line(self, now_s: float, freed: FreedSlots, lines: Marks) -> LineSearch:
+        """The next of these lines that is worth asking about."""
+        queue = self._queue
+        if not freed:
+            column = queue.first(lines)
+            return LineSearch(lines, lines, -1 if column is None else column, 0.0)
+        search = LineSearch(lines, np.zeros(len(lines), dtype=np.bool_))
+        for profile in queue.profiles.items():
+            self._scheduler.look_through(now_s, queue.heads, profile, freed, search)
+        return search
 
     def _is_shed(self, now_s: float, record: Record, refusal: Refusal) -> bool:
         """True if a refused request is shed at once, for which this does it."""

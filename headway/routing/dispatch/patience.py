@@ -41,21 +41,13 @@ def held_request(
     """A request that waits from `held_s` on; `refusal` is None where a role has no ready replica."""
     record, expires_s = context.record, held_s + max_wait_s
     record.home = record.home or home_of(context)
-    start_by_s = _start_by_s(context, refusal)
+    held = HeldRequest(record=record, held_s=held_s, start_by_s=_start_by_s(context, refusal))
     if refusal is None:
-        return HeldRequest(
-            record=record,
-            held_s=held_s,
-            start_by_s=start_by_s,
-            expires_s=expires_s,
-            role=ANY_ROLE,
-            unstaffed=True,
-        )
+        held.expires_s, held.role, held.unstaffed = expires_s, ANY_ROLE, True
+        return held
     if _bound(record):
         expires_s = min(expires_s, refusal.hopeful_until_s)
-    held = HeldRequest(
-        record=record, held_s=held_s, start_by_s=start_by_s, expires_s=expires_s, role=refusal.role
-    )
+    held.expires_s, held.role = expires_s, refusal.role
     if refusal.reason is ShedReason.SATURATED or refusal.hopeful_until_s <= expires_s < inf:
         held.reason, held.explain = refusal.reason, refusal.explain
     return held

@@ -42,7 +42,7 @@ class Columns:
         """A column that is free."""
         if not self._free:
             old = self.values.shape[1]
-            new = max(FIRST_COLUMNS, 2 * old)
+            new = max(FIRST_COLUMNS, old + old // 4)
             self.values = np.concatenate([self.values, self._empty.repeat(new - old, axis=1)], axis=1)
             # In descending order: `pop` takes the last, so that columns are given out in ascending order.
             self._free.extend(range(new - 1, old - 1, -1))

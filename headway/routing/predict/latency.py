@@ -93,15 +93,15 @@ class LatencyForecaster:
             self._safety.setdefault(gpu_type, (SafetyFactor(self._level), SafetyFactor(self._level)))
         # Measured ratios are to the surfaces that were; what probes have found holds for the same engines.
         self.evidence = Evidence(len(known), self.evidence if self._kinds == before else None)
-        self._unknown = False
-        """True once a replica came that has none of these surfaces."""
+        self._asked: dict[int, None] = {}
+        """The kinds of replicas that ever came."""
 
     def cells(self, gpu_type: str) -> Mapping[FleetRow, float]:
         """The cells of the fleet's table that a GPU type sets."""
         kind = self.kind_of(gpu_type)
         ttft, tpot = self._safety_of(gpu_type)
         capacity = self._surfaces[kind].itl.capacity_tokens if kind >= 0 else inf
-        self._unknown |= kind < 0
+        self._asked[kind] = None
         return {
             FleetRow.KIND: float(kind),
             FleetRow.CAPACITY_TOKENS: capacity,
@@ -212,13 +212,13 @@ class LatencyForecaster:
     def rows(self, asked: Candidates, table: FloatArray) -> FloatArray:
         """The forecast, f8[ROWS, C]; what belongs to the request's other role is not in it."""
         out = np.empty((ROWS, len(asked.slots)))
-        if self._unknown or len(self._surfaces) != 1:
-            # Candidates of another kind, or of none, are passed over by `forecast`.
-            out.fill(np.nan)
         newcomer = self._newcomer(asked)
         role, cached = ROLE_CODES[asked.role], asked.cached_tokens
-        for kind, engine in enumerate(self.engines):
-            forecast(role, table, asked.slots, cached, kind, (newcomer, *engine), out)
+        for kind in self._asked:
+            if kind >= 0:
+                forecast(role, table, asked.slots, cached, kind, (newcomer, *self.engines[kind]), out)
+            else:
+                out[:, table[FleetRow.KIND].take(asked.slots) == kind] = np.nan
         return out
 
     def corrected(self, asked: Candidates, prior: FloatArray, table: FloatArray) -> FloatArray:

@@ -4,7 +4,9 @@
 ahead, its user is, lost, key, sequence), least first.
 """
 
+from dataclasses import dataclass
 from enum import IntEnum
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +18,7 @@ from interp.jit import compiled_in_place
 
 Marks = NDArray[np.bool_]
 
-ANY_ROLE = -1
+ANY_ROLE, FREE = -1, -2
 
 CRITICAL_WORTH = 3.0
 """Requests that are not critical, beside one that is."""
@@ -42,8 +44,9 @@ class RequestClass(IntEnum):
 class HeadRow(IntEnum):
     """The rows of the table of heads."""
 
-    LIVE = 0
-    """1 for a line, 0 for a column that is free."""
+    ROLE = 0
+    """The place among the deployment's roles of that which had no room; ANY_ROLE where it was not asked, FREE
+    for a column without a line."""
     LOST = 1
     """1 where its SLO can be kept no longer."""
     KEY_S = 2
@@ -61,28 +64,40 @@ class HeadRow(IntEnum):
     TTFT_BY_S = 9
     """Arrival + TTFT SLO."""
     TPOT_SLO_S = 10
-    ROLE = 11
-    """The place among the deployment's roles of that which had no room; ANY_ROLE where it was not asked."""
-    HOME_UNTIL_S = 12
+    HOME_UNTIL_S = 11
     """The time until which it waits for its home."""
-    PROFILE = 13
+    PROFILE = 12
     """The place of its profile in `HeldQueue.profiles`."""
-    KEY = 14
+    KEY = 13
     """The number of its tenant's key in `TenantShares.table`."""
-    CLASS = 15
+    CLASS = 14
     """RequestClass."""
-    LATEST_S = 16
+    LATEST_S = 15
     """Its latest start; infinite if it is lost, or for a column that is free."""
-    MORE_S = 17
+    MORE_S = 16
     """How much later the last of the line has to start."""
 
 
+@dataclass(slots=True)
+class LineSearch:
+    """A search for the next line among those that are `open`.
+
+    It `fits` where it may find room, as far as was looked: those that rank after `column`, the next one, are
+    not judged. Of that one the first request that is due `late_s` later than the head may; −1 for no line.
+    """
+
+    open: Marks
+    fits: Marks
+    column: int = -1
+    late_s: float = inf
+
+
 @compiled_in_place
-def first_of(heads: FloatArray, marks: Marks, keys: FloatArray, ahead_from: float) -> int:
-    """The marked column of least rank, −1 without one."""
-    best, least = -1, 0
+def first_of(heads: FloatArray, marks: Marks, keys: FloatArray, ahead_from: float, best: int) -> int:
+    """The column of least rank of those that are marked and `best`, −1 without one."""
+    least = ahead_of(heads, best, keys, ahead_from) if best >= 0 else 0
     for column in range(heads.shape[1]):
-        if not marks[column] or heads[HeadRow.LIVE, column] == 0.0:
+        if not marks[column] or heads[HeadRow.ROLE, column] == FREE:
             continue
         ahead = ahead_of(heads, column, keys, ahead_from)
         if best < 0 or precedes(heads, column, ahead, best, least):
@@ -107,9 +122,3 @@ def precedes(heads: FloatArray, column: int, ahead: int, other: int, other_ahead
         if heads[row, column] != heads[row, other]:
             return bool(heads[row, column] < heads[row, other])
     return False
-
-
-@compiled_in_place
-def waits_for(heads: FloatArray, column: int, role: int) -> bool:
-    """True if that head may be waiting for the role in this place."""
-    return bool(heads[HeadRow.ROLE, column] == role or heads[HeadRow.ROLE, column] == ANY_ROLE)

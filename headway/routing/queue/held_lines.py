@@ -27,14 +27,13 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import exp, frexp, inf, isinf, ldexp, log2
-from typing import NamedTuple
 
 import numpy as np
 
 from headway.routing.fleet.records import LazyHeap, Record
 from headway.routing.fleet.table import Columns
 from headway.routing.queue.fair_shares import Figure, Prices, TenantShares, cost_of
-from headway.routing.queue.heads import CRITICAL_WORTH, HeadRow, Marks, RequestClass, first_of
+from headway.routing.queue.heads import CRITICAL_WORTH, FREE, HeadRow, Marks, RequestClass, first_of
 from headway.routing.types import RoutingError, ShedReason
 
 NO_HOME = -1, 0.0
@@ -98,37 +97,17 @@ class HeldRequest:
         return self.held_s + HOME_PATIENCE * patience_s if 0.0 < patience_s < inf else -inf
 
 
-class Alike(NamedTuple):
-    """What the requests of a line have in common: lengths, and so costs, to within a quarter of an octave (0
-    for one token), SLOs to within 1/64."""
-
-    tenant: str
-    model: str
-    input_step: int
-    output_step: int
-    ttft_slo_s: float
-    tpot_slo_s: float
-    critical: bool
-    adapter: str
-    home: int
-    profile: str
+Alike = tuple[object, ...]
 
 
 def alike(record: Record) -> Alike:
-    """The line of a request, whose home is known."""
+    """What a request, whose home is known, has in common with those of its line: lengths, and so costs, to
+    within a quarter of an octave (0 for one token), SLOs to within 1/64."""
     request, slo = record.request, record.slo
-    return Alike(
-        tenant=request.tenant,
-        model=request.model,
-        input_step=_step_of(request.input_tokens),
-        output_step=_step_of(record.expected_output),
-        ttft_slo_s=rounded_down(slo.ttft_s),
-        tpot_slo_s=rounded_down(slo.tpot_s),
-        critical=request.critical,
-        adapter=request.adapter,
-        home=(record.home or NO_HOME)[0],
-        profile=record.profile,
-    )
+    lengths = _step_of(request.input_tokens), _step_of(record.expected_output)
+    slos, home = (rounded_down(slo.ttft_s), rounded_down(slo.tpot_s)), (record.home or NO_HOME)[0]
+    of_client = request.tenant, request.model, request.critical, request.adapter
+    return (*of_client, *lengths, *slos, home, record.profile)
 
 
 def due_s(latest_start_s: Figure, price: Figure, cost: Figure) -> Figure:
@@ -215,7 +194,8 @@ class HeldQueue:
         self._expiry: LazyHeap[HeldRequest] = LazyHeap()
         self.unstaffed: dict[str, HeldRequest] = {}
         """Those that came when a role had no ready replica and were not judged since, in order of coming."""
-        self._columns = Columns(np.array([inf if row is HeadRow.LATEST_S else 0.0 for row in HeadRow]))
+        free = {HeadRow.LATEST_S: inf, HeadRow.ROLE: float(FREE)}
+        self._columns = Columns(np.array([free.get(row, 0.0) for row in HeadRow]))
         self.heads = self._columns.values
         """f8[rows, lines]."""
         self.profiles: dict[str, int] = {}
@@ -286,7 +266,7 @@ class HeldQueue:
 
     def first(self, among: Marks) -> int | None:
         """The column of the line that is next, of the lines that are marked."""
-        column = first_of(self.heads, among, self._shares.table, self._shares.ahead_from)
+        column = first_of(self.heads, among, self._shares.table, self._shares.ahead_from, -1)
         return None if column < 0 else column
 
     def later(self, column: int, more_s: float = 0.0) -> HeldRequest | None:
@@ -302,16 +282,16 @@ class HeldQueue:
         """Of the tenant that holds most for its weight, the youngest of its line with most; a critical one
         only where all of its lines are."""
         lines = [self._at[column] for column in self._of_tenant[self._shares.most_waiting()]]
-        longest = max(lines, key=lambda line: (not line.key[0].critical, len(line.requests))).requests
-        return longest[next(reversed(longest))].record
+        lasts = ((line.requests[next(reversed(line.requests))].record, len(line.requests)) for line in lines)
+        return max(lasts, key=lambda each: (not each[0].request.critical, each[1]))[0]
 
     def _add(self, held: HeldRequest, *, lost: bool) -> None:
-        key = (alike(held.record), lost)
+        key, tenant = (alike(held.record), lost), held.record.request.tenant
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = _Line(key, self._columns.take())
             self.heads, self._at[line.column] = self._columns.values, line
-            self._of_tenant.setdefault(key[0].tenant, set()).add(line.column)
+            self._of_tenant.setdefault(tenant, set()).add(line.column)
         line.add(held)
         self._held[held.record.request.request_id] = held, line
         if line.at_ends(held):
@@ -324,7 +304,7 @@ class HeldQueue:
             del self._lines[line.key]
             del self._at[line.column]
             self._columns.give_back(line.column)
-            tenant = line.key[0].tenant
+            tenant = held.record.request.tenant
             self._of_tenant[tenant].discard(line.column)
             if not self._of_tenant[tenant]:
                 del self._of_tenant[tenant]
@@ -334,12 +314,12 @@ class HeldQueue:
 
     def _write(self, line: _Line) -> None:
         """The head of a line stands in the table."""
-        (of_line, lost), held = line.key, line.head
+        lost, held = line.key[1], line.head
         request, slo = held.record.request, held.record.slo
         home, cached_tokens = held.home
-        price = exp(self.log_price(of_line.tenant)) / (CRITICAL_WORTH if of_line.critical else 1.0)
+        price = exp(self.log_price(request.tenant)) / (CRITICAL_WORTH if request.critical else 1.0)
         self.heads[:, line.column] = (
-            1.0,
+            held.role,
             lost,
             held.held_s if lost else due_s(held.latest_start_s, price, held.cost),
             held.sequence,
@@ -350,9 +330,8 @@ class HeldQueue:
             home,
             request.arrival_s + slo.ttft_s,
             slo.tpot_s,
-            held.role,
             held.home_until_s,
-            self.profiles.setdefault(of_line.profile, len(self.profiles)),
+            self.profiles.setdefault(held.record.profile, len(self.profiles)),
             self._shares.number(request.tenant),
             RequestClass.of(request),
             inf if lost else held.latest_start_s,
