@@ -225,11 +225,13 @@ class Dispatcher:
     def _refused_alike(self, now_s: float, record: Record) -> Refusal | None:
         """A refusal for a newcomer that has to wait behind others, None if it may be tried.
 
-        Those before it in its line found no room; or its tenant is ahead of others that wait.
+        Those before it in its line found no room; or its tenant is ahead of others, and one that asks for no
+        more than it waits. What asks for less than all that wait takes no room from them.
         """
         context = self._context(now_s, record)
         record.home = home_of(context)
-        if not (self._shares.ahead(record.request.tenant) or self._queue.waits_alike(record)):
+        ahead = self._shares.ahead(record.request.tenant)
+        if not (self._queue.waits_alike(record) or (ahead and self._queue.waits_for_less(record))):
             return None
         return without_room(context, "others like it wait")
 

@@ -220,6 +220,13 @@ class HeldQueue:
         """True if requests of its line wait that can be saved."""
         return (alike(record), False) in self._lines
 
+    def waits_for_less(self, record: Record) -> bool:
+        """True if a request waits that can be saved and asks for no more: neither prompt nor TPOT."""
+        heads = self.heads
+        waits = (heads[HeadRow.ROLE] != FREE) & (heads[HeadRow.LOST] == 0.0)
+        waits &= heads[HeadRow.INPUT_TOKENS] <= record.request.input_tokens
+        return bool((waits & (heads[HeadRow.TPOT_SLO_S] >= record.slo.tpot_s)).any())
+
     def push(self, held: HeldRequest) -> None:
         """Let a request wait. Raises RoutingError if it does already."""
         request = held.record.request
