@@ -22,6 +22,7 @@ from actors.store import InternalKvStore
 from actors.stored import Kind, put, read
 from headway.config import ConfigError, FleetConfig, HeadwayConfig
 from headway.config.fleet import ONCE, check_fits
+from headway.engine.rules import engine_profile
 from headway.planning import Role, policy_settings
 from headway.planning.deciding import gpus as gpus_of
 from headway.planning.deciding import one_each
@@ -160,6 +161,21 @@ def _empty(config: HeadwayConfig) -> list[str]:
     ]
 
 
+def _fitting(before: HeadwayConfig | None, now: HeadwayConfig, there: Mapping[str, int]) -> Mapping[str, int]:
+    """Of the replicas that there are of a deployment whose engines have changed, as many as take no more GPUs
+    of its budget, without those that may sleep: new ones are awake.
+    """
+    if before is None or before.fleet.gpu_type != now.fleet.gpu_type:
+        return {}
+    had, has = (policy_settings(each, engine_profile(each)).limits for each in (before, now))
+    kept = dict[str, int]()
+    for role in had.keys() & has.keys():
+        awake = max(0, there.get(DEPLOYMENTS[role], 0) - had[role].sleepers)
+        gpus = awake * had[role].gpus_per_replica
+        kept[DEPLOYMENTS[role]] = min(awake, gpus // has[role].gpus_per_replica)
+    return kept
+
+
 def change(fleet: FleetConfig, application: str, say: Say) -> str:
     """Bring the fleet that this application serves to these settings; what has changed. CliError."""
     from actors.connectors.external_scaling import hand_over, replica_counts
@@ -172,17 +188,15 @@ def change(fleet: FleetConfig, application: str, say: Say) -> str:
         raise CliError(f"{', '.join(other)}: the gateway has this from its start; headway down first")
     if not before or _attached(before) != _attached(now):
         raise CliError(f"{application} serves no such fleet; headway down first")
-    counts = {
+    there = {
         name: replica_counts(name)
         for name, config in now.items()
         if not _attached(now) and (name not in before or _of_engines(before[name]) != _of_engines(config))
     }
-    anew = {name: _engines(now[name], running) for name, running in counts.items()}
-    if anew:
-        say(f"starting the engines of {', '.join(anew)}")
-        # As many as there are, if any.
-        run(anew, {name: [one for one in _empty(now[name]) if not counts[name].get(one)] for name in anew})
-        wait_until_running(tuple(anew), _longest_s(now[name] for name in anew), say)
+    if there:
+        say(f"starting the engines of {', '.join(there)}")
+        _start_anew(there, before, now)
+    # Before they run: on a common budget others have to make room for them first.
     try:
         hand_over(application, members(fleet))
     except Refused as error:
@@ -191,10 +205,33 @@ def change(fleet: FleetConfig, application: str, say: Say) -> str:
     for name in gone:
         say(f"ending {name}")
         delete_one(name)
+    if there:
+        wait_until_running(tuple(there), _longest_s(now[name] for name in there), say)
     changed = [name for name in now if name in before and dump(before[name]) != dump(now[name])]
     parts = {"new": [name for name in now if name not in before], "changed": changed, "gone": gone}
     said = [f"{kind}: {', '.join(names)}" for kind, names in parts.items() if names]
     return f"{'; '.join(said) or 'nothing has changed'}; serves {', '.join(now)}"
+
+
+def _start_anew(
+    there: Mapping[str, Mapping[str, int]],
+    before: Mapping[str, HeadwayConfig],
+    now: Mapping[str, HeadwayConfig],
+) -> None:
+    """Have Serve run the engines of these deployments, of which so many replicas are there. CliError."""
+    from actors.connectors.external_scaling import let_go
+    from actors.connectors.protocol import Unreachable
+
+    counts = {name: _fitting(before.get(name), now[name], running) for name, running in there.items()}
+    empty = {name: [one for one in _empty(now[name]) if not counts[name].get(one)] for name in there}
+    try:
+        for name, deployments in empty.items():
+            for one in deployments:
+                if there[name].get(one):
+                    let_go(name, one)
+    except Unreachable as error:
+        raise CliError(str(error)) from error
+    run({name: _engines(now[name], counts[name]) for name in there}, empty)
 
 
 def _attached(deployments: Mapping[str, HeadwayConfig]) -> bool:

@@ -87,22 +87,28 @@ def replica_counts(application: str) -> Mapping[str, int]:
 
 def begin_empty(application: str, deployments: Sequence[str]) -> None:
     """Have these of an application that Serve has just taken begin with no replica, of which it deploys one
-    at least. Blocks until Serve knows them; Unreachable.
+    at least. Those that were there had none before. Blocks until Serve knows them; Unreachable.
     """
+    deadline = time.monotonic() + TIMEOUT_S
+    for name in deployments:
+        # What was there has none to run until Serve carries out what it was given, if that is anything new.
+        while not (count := replica_counts(application).get(name)) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        if count is None:
+            raise Unreachable(f"Serve's controller does not deploy {name} of {application}")
+        let_go(application, name)
+
+
+def let_go(application: str, deployment: str) -> None:
+    """Have Serve run no replica of it. Blocks; Unreachable."""
     import ray
     from ray.exceptions import RayError
 
-    controller, deadline = _controller(), time.monotonic() + TIMEOUT_S
-    for name in deployments:
-        asked = compat_ray.deployment_id(application, name), 0
-        while True:
-            try:
-                ray.get(controller.update_deployment_replicas.remote(*asked), timeout=TIMEOUT_S)
-                break
-            except RayError as error:
-                if time.monotonic() > deadline:
-                    raise Unreachable(f"Serve's controller: {' '.join(str(error).split())}") from error
-            time.sleep(POLL_S)
+    asked = compat_ray.deployment_id(application, deployment), 0
+    try:
+        ray.get(_controller().update_deployment_replicas.remote(*asked), timeout=TIMEOUT_S)
+    except RayError as error:
+        raise Unreachable(f"Serve's controller: {' '.join(str(error).split())}") from error
 
 
 def _controller() -> Any:  # noqa: ANN401 - a handle

@@ -1,17 +1,18 @@
 """`headway check` of a file of several deployments: each by itself, and what they come to together."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_cases import headway
 from ray import serve
 
-from headway.config import FleetConfig, load_fleet
+from headway.config import FleetConfig, load_config, load_fleet
 from headway_cli import deployment
 from headway_cli.deployment import Form, Say
-from headway_cli.live_fleet import _of_engines, attached_form, fleet_form
+from headway_cli.live_fleet import _fitting, _of_engines, attached_form, fleet_form
 
 FILE = """
 fleet: {gpus: 3}
@@ -133,3 +134,24 @@ def test_no_engine_starts_anew_for_where_its_deployment_spills_over_to(file: Pat
 
     assert _of_engines(chat) == _of_engines(chat.model_copy(update={"spillover": "more"}))
     assert _of_engines(chat) != _of_engines(chat.model_copy(update={"model": "llama-3.1-70b"}))
+
+
+@pytest.mark.parametrize(
+    ("changed", "kept"),
+    [
+        ({"engine.start_up_s": 9}, 3),
+        ({"pools.mixed.gpus_per_replica": 2}, 1),
+        ({"pools.mixed.gpus_per_replica": 4}, 0),
+        ({"engine.profile": "llama-3.1-70b_h100_tp4"}, 0),
+    ],
+)
+def test_changed_engines_take_no_more_gpus_than_there_were(changed: Mapping[str, Any], kept: int) -> None:
+    before = {"engine.profile": "llama-3.1-8b_h100_tp1", "pools": {"mixed": {"max_replicas": 8}}}
+    old, new = load_config(None, before), load_config(None, before | changed)
+    assert _fitting(old, new, {"Mixed": 3}) == {"Mixed": kept}
+    assert _fitting(new, old, {"Mixed": 3}) == {"Mixed": 3}
+    assert _fitting(None, new, {"Mixed": 3}) == {}
+    rest = load_config(None, before | {"pools.mixed.min_replicas": 0, "pools.mixed.sleepers": 1})
+    assert _fitting(rest, rest, {"Mixed": 1}) == {"Mixed": 0}
+    other = new.model_copy(update={"fleet": new.fleet.model_copy(update={"gpu_type": "L20"})})
+    assert _fitting(old, other, {"Mixed": 3}) == {}

@@ -13,6 +13,7 @@ from ray import serve
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from actors.connectors.external_scaling import replica_counts
 from headway_cli.cluster import TOO_SLOW, prepare_environment
 from headway_cli.deployment import delete, deploy
 from headway_cli.live_fleet import fleet_form, fleet_settings
@@ -135,7 +136,10 @@ def test_more_models_than_there_is_room_for_begin_empty_and_serve_in_turns(fleet
 
     fleet.change(m1={**RARE, "model": "model-1"}, later={**RARE, "model": "later"})
     wait_until(lambda: sorted(fleet.models()) == ["later", "model-1"])
-    assert not replicas("later", "Mixed")
+    # Nor does one start where engines that are not there change.
+    slower = {"model": "later", "engine": {"start_up_s": 0.3}}
+    fleet.change(m1={**RARE, "model": "model-1"}, later={**RARE, **slower})
+    assert replica_counts("later") == {"Mixed": 0}
     assert asyncio.run(fleet.asked("later")) == 3
 
 
