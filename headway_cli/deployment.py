@@ -152,8 +152,7 @@ def run(applications: Mapping[str, "Application"], empty: Mapping[str, Sequence[
     ]
     try:
         serve.run_many(targets, wait_for_applications_running=False)
-        for name, deployments in empty.items():
-            begin_empty(name, deployments)
+        begin_empty(empty)
     except Unreachable as error:
         raise CliError(str(error)) from error
     except RayServeException as error:

@@ -85,18 +85,24 @@ def replica_counts(application: str) -> Mapping[str, int]:
     return {name: each["target_num_replicas"] for name, each in found["deployments"].items()}
 
 
-def begin_empty(application: str, deployments: Sequence[str]) -> None:
-    """Have these of an application that Serve has just taken begin with no replica, of which it deploys one
-    at least. Those that were there had none before. Blocks until Serve knows them; Unreachable.
+def begin_empty(empty: Mapping[str, Sequence[str]]) -> None:
+    """Have these deployments, by application, begin with no replica. Serve has just taken them, and deploys one
+    of each at least; those that were there had none before. Blocks until Serve knows them; Unreachable.
     """
+    waiting = {(application, name) for application, names in empty.items() for name in names}
     deadline = time.monotonic() + TIMEOUT_S
-    for name in deployments:
-        # What was there has none to run until Serve carries out what it was given, if that is anything new.
-        while not (count := replica_counts(application).get(name)) and time.monotonic() < deadline:
-            time.sleep(POLL_S)
-        if count is None:
-            raise Unreachable(f"Serve's controller does not deploy {name} of {application}")
-        let_go(application, name)
+    while waiting and time.monotonic() < deadline:
+        served = _details(_controller())["applications"]
+        for application, name in sorted(waiting):
+            found = served.get(application, {"deployments": {}})["deployments"].get(name)
+            # What was there has none to run until Serve carries out what it was given.
+            if found is not None and found["target_num_replicas"]:
+                let_go(application, name)
+                waiting.discard((application, name))
+        time.sleep(POLL_S)
+    known = {application: replica_counts(application) for application, _ in waiting}
+    if missing := [place for place in sorted(waiting) if place[1] not in known[place[0]]]:
+        raise Unreachable(f"Serve's controller does not deploy {' of '.join(reversed(missing[0]))}")
 
 
 def let_go(application: str, deployment: str) -> None:
