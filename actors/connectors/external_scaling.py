@@ -86,8 +86,8 @@ def replica_counts(application: str) -> Mapping[str, int]:
 
 
 def begin_empty(empty: Mapping[str, Sequence[str]]) -> None:
-    """Have these deployments, by application, begin with no replica. Serve has just taken them, and deploys one
-    of each at least; those that were there had none before. Blocks until Serve knows them; Unreachable.
+    """Have these deployments, by application, begin with no replica. Serve has just taken them, and starts
+    one of each at least; those that were there had none before. Blocks until Serve knows them; Unreachable.
     """
     waiting = {(application, name) for application, names in empty.items() for name in names}
     deadline = time.monotonic() + TIMEOUT_S
