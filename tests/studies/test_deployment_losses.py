@@ -101,7 +101,7 @@ def test_the_decision_says_what_it_lacks_and_who_has_it(assessed):
     words = f"holds 5 of {losses.wanted_gpus} GPUs wanted; {losses.wanted_gpus - 5} went to chat (priority 2)"
     assert words in reasons["summary"]
     assert f"shared budget: {words}" in reasons["warnings"]
-    none = {"kept_free": {}, "above_ceiling": 0}
+    none = {"kept_free": {}, "above_ceiling": 0, "sleepers": {}, "unplaced": ""}
     assert reasons["grant"] == {
         "gpus": 5,
         "wanted": losses.wanted_gpus,
