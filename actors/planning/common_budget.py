@@ -247,21 +247,24 @@ class BudgetPart:
             if min(map(layout.gpus, self._needs.values())) < (self._budget.gpus(self.gpu_type) or 0):
                 return EVERY
             there = Counter(one.role for one in layout.replicas[self.name] if not one.draining)
+            now = placed(wanted, there, self._needs, layout.rooms())
+            if not now.most:
+                self._hopes = 0
+                return EVERY
             division = self._with(losses)
-            due = {name: min(division.claims[name].holds, each.gpus) for name, each in division.due.items()}
             mine = division.due[self.name].gpus
 
             def enough(found: Placement) -> bool:
                 return not found.most or mine <= self._gpus({**wanted, **found.most})
 
-            now = placed(wanted, there, self._needs, layout.rooms())
             if enough(now):
                 self._hopes = 0
                 return EVERY
-            if now_s - self._vain_s < VAIN_S:
-                return now
-            keep = {name: gpus for name, gpus in due.items() if name != self.name}
-            found = placed(wanted, there, self._needs, layout.rooms(keep))
+            others = (name for name in division.due if name != self.name)
+            keep = {name: min(division.claims[name].holds, division.due[name].gpus) for name in others}
+            found = now
+            if now_s - self._vain_s >= VAIN_S:
+                found = placed(wanted, there, self._needs, layout.rooms(keep))
             if found.most != now.most:
                 self._hopes = HOPES
             elif self._hopes:
