@@ -325,7 +325,7 @@ class BudgetPart:
             over = [self._budget.parts[name] for name in {*tell, *division.crowding} if name != self.name]
         for part in over:
             part.wake()
-        if grant.gpus < losses.minimum_gpus:
+        if grant.gpus < self._minimum(self.config):
             raise PlanningError(f"fleet.gpus: not even min_replicas are free yet; {grant.words}")
         return grant
 
@@ -416,7 +416,7 @@ class BudgetPart:
             name=self.name,
             standing=standing,
             holds=losses.held_gpus,
-            minimum_gpus=losses.minimum_gpus,
+            minimum_gpus=self._minimum(self.config),
             losses=losses,
         )
         budget, memory = self._budget.gpus(self.gpu_type) or 0, self._budget.host_memory(self.gpu_type)

@@ -13,6 +13,10 @@ holds more than is due to it (`Division.over`) should decide at once, and then w
 What has not stated its losses, or not of late, counts with what it holds, and needs all of that more than
 others of its priority need anything. Where minimums or floors exceed B nothing can be divided: each keeps at
 most what it holds, and its grant says why.
+
+By windows of a schedule a minimum m_k may be above the pools' own, n_k. Where all m do not fit beside the
+floors f, they do as far as B − Σ max(n_k, f_k) goes, in order of priority; what is cut is needed as if it had
+not been stated.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +26,14 @@ from typing import Protocol
 
 import numpy as np
 
-from headway.planning.deciding import Bounds, by_schedule, call, check_decision, in_steps
+from headway.planning.deciding import (
+    Bounds,
+    by_schedule,
+    call,
+    check_decision,
+    fewer_by_schedule,
+    in_steps,
+)
 from headway.planning.demands import decide_within, demanded
 from headway.planning.hindsight.needs import needs_of
 from headway.planning.hindsight.policy import HeadwayPolicy
@@ -93,6 +104,7 @@ class Division:
 
     gpus: int
     claims: Mapping[str, Claim]
+    demands: Mapping[str, Demand]
     due: Mapping[str, Grant]
     fault: str = ""
 
@@ -124,9 +136,8 @@ class Division:
     def grant(self, name: str) -> LiveGrant:
         """What a deployment may take now; less than its minimum where not even that is free."""
         own, due = self.claims[name], self.due[name]
-        others = [claim for claim in self.claims.values() if claim.name != name]
-        most = max(own.holds, self.gpus - sum(_not_to_be_had(other) for other in others))
-        losses = own.demand.losses
+        most = max(own.holds, self.gpus - sum(map(self._not_to_be_had, self.claims.keys() - {name})))
+        losses = self.demands[name].losses
         gpus = min(due.gpus, losses.whole(most)) if most >= losses.minimum_gpus else most
         over = {other: more for other, more in self.over.items() if other != name}
         return replace(self.planned(name), gpus=gpus, awaited=up_to(due.gpus - gpus, over))
@@ -144,18 +155,23 @@ class Division:
             fault=self.fault,
         )
 
-
-def _not_to_be_had(claim: Claim) -> int:
-    """GPUs of a deployment that no other may take."""
-    return max(claim.holds, claim.demand.losses.whole(claim.standing.own_gpus))
+    def _not_to_be_had(self, name: str) -> int:
+        """GPUs of a deployment that no other may take."""
+        claim = self.claims[name]
+        return max(claim.holds, self.demands[name].losses.whole(claim.standing.own_gpus))
 
 
 def divide(claims: Iterable[Claim], gpus: int, host_memory: float = inf) -> Division:
     """The division of a budget by what is known now."""
     known = {claim.name: claim for claim in claims}
-    demands = {name: claim.demand for name, claim in known.items()}
+    demands = within_minimums(
+        {name: claim.demand for name, claim in known.items()},
+        {name: claim.minimum_gpus for name, claim in known.items()},
+        gpus,
+    )
     try:
-        return Division(gpus=gpus, claims=known, due=share(demands.values(), gpus, host_memory))
+        due = share(demands.values(), gpus, host_memory)
+        return Division(gpus=gpus, claims=known, demands=demands, due=due)
     except PlanningError as error:
         kept = {
             name: Grant(
@@ -165,7 +181,24 @@ def divide(claims: Iterable[Claim], gpus: int, host_memory: float = inf) -> Divi
             )
             for name, each in demands.items()
         }
-        return Division(gpus=gpus, claims=known, due=kept, fault=str(error))
+        return Division(gpus=gpus, claims=known, demands=demands, due=kept, fault=str(error))
+
+
+def within_minimums(demands: Mapping[str, Demand], own: Mapping[str, int], gpus: int) -> dict[str, Demand]:
+    """The demands with minimums as far as all fit, none below the `own` of its pools; see the module."""
+    due = {name: max(own[name], demand.standing.floor_gpus) for name, demand in demands.items()}
+    spare, found = gpus - sum(due.values()), dict(demands)
+    for name, demand in sorted(demands.items(), key=lambda one: (-one[1].standing.priority, one[0])):
+        losses = demand.losses
+        raised = max(0, losses.minimum_gpus - due[name])
+        lacking = raised - max(0, min(raised, spare))
+        spare -= raised - lacking
+        if lacking > 0:
+            more = -(-lacking // losses.unit_gpus) * losses.unit_gpus
+            found[name] = replace(
+                demand, losses=losses.from_fewer(max(own[name], losses.minimum_gpus - more), NEEDED_RPS)
+            )
+    return found
 
 
 class Share(Protocol):
@@ -194,6 +227,9 @@ def decide_granted(
         policy = policy.within(found.within(in_force.limits))
         losses = call(name, demanded, policy, assessed)
     grant = part.ask(losses, interval_s, all_losses.wanted_gpus, found.words)
+    if grant.gpus < losses.minimum_gpus:
+        in_force = replace(in_force, limits=fewer_by_schedule(in_force.limits, bounds.limits, grant.gpus))
+        policy = policy.within(fewer_by_schedule(policy.settings.limits, bounds.limits, grant.gpus))
     within = replace(in_force, max_gpu_budget=grant.gpus)
     if grant.words:
         policy = replace(policy, settings=replace(policy.settings, budget_name=FLEET_GPUS))

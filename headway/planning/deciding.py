@@ -204,6 +204,26 @@ def by_schedule(decision: Decision, bounds: Bounds) -> Decision:
     return replace(decision, targets=fitted.targets, reasons=reasons)
 
 
+def fewer_by_schedule(
+    limits: Mapping[Role, PoolLimits], own: Mapping[Role, PoolLimits], most_gpus: int
+) -> Mapping[Role, PoolLimits]:
+    """Limits whose minimums take at most so many GPUs, as far as a schedule has them above the pools' own."""
+    least = {role: each.min_replicas for role, each in limits.items()}
+    while gpus(least, limits) > most_gpus:
+        role = max(least, key=lambda role: least[role] - own[role].min_replicas)
+        if least[role] <= own[role].min_replicas:
+            break
+        least[role] -= 1
+    return {role: _with_least(each, least[role]) for role, each in limits.items()}
+
+
+def _with_least(limits: PoolLimits, least: int) -> PoolLimits:
+    if least == limits.min_replicas or not isinstance(limits, ScheduledLimits):
+        return replace(limits, min_replicas=least)
+    asked = f"{limits.min_from}, which asks for {limits.min_replicas}"
+    return replace(limits, min_replicas=least, min_from=asked)
+
+
 def in_steps(decision: Decision, pools: Mapping[Role, PoolState], bounds: Bounds) -> Decision:
     """The same with no pool changed by more than a step, see the module; its reasons say where that cut."""
     if bounds.max_step is None:

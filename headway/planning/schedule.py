@@ -8,7 +8,8 @@ With the bounds of the last window in the list that holds at t, or else the pool
     most(t)     max(max(t), fewest(t))
 
 A minimum counts ahead of its window by the seconds that a replica takes to start, and by an interval, since
-the next decision might be too late. A maximum counts from the beginning of its window.
+the next decision might be too late. A maximum counts from the beginning of its window. Where a fleet's budget
+does not hold the minimums of all its deployments, those of windows give way (`deciding.fewer_by_schedule`).
 """
 
 from collections.abc import Iterator, Mapping

@@ -102,6 +102,12 @@ class GpuLosses:
         first = self.first_gpus if least == self.minimum_gpus else 0
         return replace(self, minimum_gpus=least, lost_rps=held, first_gpus=first)
 
+    def from_fewer(self, least: int, needed_rps: float) -> "GpuLosses":
+        """The same from a lower minimum; each GPU up to that which they had keeps so many requests/s."""
+        missing = np.arange(self.minimum_gpus - least, 0, -1)
+        lost = np.concatenate([self.lost_rps[0] + needed_rps * missing, self.lost_rps])
+        return replace(self, minimum_gpus=least, lost_rps=lost)
+
     def whole(self, gpus: int) -> int:
         """At most `gpus`, and at least the minimum, so that all of them make replicas."""
         return self.minimum_gpus + self.more(gpus - self.minimum_gpus)

@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from headway.planning.deciding import fit, gpus, in_steps
+from headway.planning.common_budget import within_minimums
+from headway.planning.deciding import fewer_by_schedule, fit, gpus, in_steps
 from headway.planning.demands import decide_within, demanded
 from headway.planning.forecasting import Forecaster
 from headway.planning.hindsight.needs import Assessment, needs_of
@@ -153,7 +154,7 @@ class _SharedRuns:
                 self._follow(name, dict.fromkeys(self.runs[name].scenario.pools, 0))
             self.demands = {name: each for name, each in self.demands.items() if name in seen}
             assessed = {name: self._assess(name, each) for name, each in seen.items()}
-            due = share(self._with_room(assessed).values(), self.budget, self.host_memory)
+            due = self._shared(self._with_room(assessed))
             # Who gives up GPUs first.
             for name, grant in sorted(due.items(), key=lambda one: one[1].gpus - self._held(one[0])):
                 self._act(name, assessed[name], grant)
@@ -174,15 +175,17 @@ class _SharedRuns:
     def _wake(self, name: str, seen: Observation, later: Mapping[str, Observation]) -> None:
         """Act on what others leave free, and what those give up that have nothing to do until the tick."""
         assessed = self._assess(name, seen)
-        due, free = self._shared(), self.budget
+        due, free = self._shared(self.demands), self.budget
         for other in self.demands.keys() - {name}:
             held = self._held(other)
             free -= min(held, due[other].gpus) if other in later and _nothing(later[other]) else held
-        gpus = self.demands[name].losses.whole(min(due[name].gpus, free))
+        most, losses = min(due[name].gpus, free), self.demands[name].losses
+        gpus = losses.whole(most) if due[name].gpus >= losses.minimum_gpus else most
         self._act(name, assessed, replace(due[name], gpus=gpus))
 
-    def _shared(self) -> Mapping[str, Grant]:
-        return share(self.demands.values(), self.budget, self.host_memory)
+    def _shared(self, demands: Mapping[str, Demand]) -> Mapping[str, Grant]:
+        own = {name: _least(self.runs[name].scenario) for name in demands}
+        return share(within_minimums(demands, own, self.budget).values(), self.budget, self.host_memory)
 
     def _held(self, name: str) -> int:
         run = self.runs[name]
@@ -202,7 +205,7 @@ class _SharedRuns:
         found = dict(self.demands)
         for name, each in assessed.items():
             if self._room(name, each).most:
-                due = self._shared()
+                due = self._shared(self.demands)
                 keep = {other: grant.gpus for other, grant in due.items() if other != name}
                 policy = self._policy(name, each.observation.now_s)
                 limits = self._room(name, each, keep).within(policy.settings.limits)
@@ -225,6 +228,8 @@ class _SharedRuns:
         policy, found = self._policy(name, seen.now_s), self._room(name, assessed)
         policy = policy.within(found.within(policy.settings.limits))
         grant = replace(grant, wanted=self.demands[name].losses.wanted_gpus, unplaced=found.words)
+        if grant.gpus < self.demands[name].losses.minimum_gpus:
+            policy = policy.within(fewer_by_schedule(policy.settings.limits, run.scenario.pools, grant.gpus))
         decision = decide_within(policy, assessed, grant)
         bounds = replace(run.scenario.bounds, limits=policy.settings.limits, max_gpu_budget=grant.gpus)
         decision = in_steps(decision, seen.pools, bounds)
@@ -253,10 +258,14 @@ def _begun(deployments: Sequence[SimulatedDeployment], budget: int) -> Sequence[
 
 
 def _first(scenario: Scenario) -> GpuLosses:
-    minimum = gpus({role: pool.min_replicas for role, pool in scenario.pools.items()}, scenario.pools)
+    minimum = _least(scenario)
     wanted = gpus(scenario.initial, scenario.pools)
     missing = wanted - np.arange(minimum, wanted + 1)
     return GpuLosses(minimum_gpus=minimum, lost_rps=missing**2 / max(wanted, 1))
+
+
+def _least(scenario: Scenario) -> int:
+    return gpus({role: pool.min_replicas for role, pool in scenario.pools.items()}, scenario.pools)
 
 
 def _fitted(scenario: Scenario, budget: int) -> Scenario:

@@ -330,6 +330,46 @@ async def test_a_new_one_gets_its_minimum_before_it_decides():
 
 
 @on_virtual_time
+@pytest.mark.parametrize(("priority", "cut", "lacks"), [(1, 8, "8 of 12"), (-1, 8, "8 of 12"), (1, 0, "")])
+async def test_minimums_by_schedule_give_way_to_the_own_minimums_of_others(
+    priority: int, cut: int, lacks: str
+) -> None:
+    always = {"from": "00:00", "to": "24:00", "min_replicas": GPUS if cut else GPUS - 4}
+    batch = {"min_replicas": 1, "max_replicas": 20, "schedule": [always]}
+    fleet = Fleet(
+        {"batch": {"pools": {"mixed": batch}}, "chat": {"share__priority": priority, "pools": mixed(4)}}
+    )
+    late = fleet.budget.parts.pop("chat")
+    fleet["chat"].pools.counts = {Role.MIXED: 0}
+    async with fleet["batch"].running():
+        await asyncio.sleep(5 * INTERVAL_S)
+        assert fleet.gpus_of("batch") == always["min_replicas"]
+        fleet.budget.parts["chat"] = late
+        async with fleet["chat"].running():
+            await asyncio.sleep(2 * INTERVAL_S)
+            assert (fleet.gpus_of("batch"), fleet.gpus_of("chat")) == (GPUS - 4, 4)
+            await asyncio.sleep(2 * INTERVAL_S)
+            assert lacks in fleet.words("batch")
+            last = fleet["batch"].log.records[-1]
+            asked = f", which asks for {GPUS}" if cut else ""
+            assert last.reasons["schedule"] == {"mixed": f"min 8 by schedule, from 00:00{asked}"}
+    assert fleet.most <= GPUS
+
+
+@on_virtual_time
+async def test_a_grant_below_the_minimum_of_another_time_of_day_is_decided_within() -> None:
+    at_night = {"from": "03:00", "to": "04:00", "min_replicas": GPUS}
+    batch = {"min_replicas": 1, "max_replicas": 20, "schedule": [at_night]}
+    fleet = Fleet(
+        {"batch": {"pools": {"mixed": batch}}, "chat": {"share__priority": 1}}, load={"chat": FLOOD}
+    )
+    async with fleet.running():
+        await asyncio.sleep(10 * INTERVAL_S)
+    assert fleet.gpus_of("chat") == GPUS - 1
+    assert len(fleet["batch"].log.records) >= 10
+
+
+@on_virtual_time
 async def test_a_dry_run_holds_what_it_really_has_and_takes_nothing_from_others():
     fleet = two(planner__dry_run=True)
     fleet.load |= {"batch": FLOOD, "chat": FLOOD}

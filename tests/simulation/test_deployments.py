@@ -1,13 +1,16 @@
 """Deployments in lockstep on one budget: alone when it is ample, by priority when it is not."""
 
 from dataclasses import replace
+from datetime import UTC
 
 import numpy as np
 import pytest
 
+from headway.config.engine import PoolSettings
 from headway.engine import EngineRules
 from headway.planning import PlanningError, PolicySettings, PoolLimits, Role
 from headway.planning.hindsight.policy import make_headway
+from headway.planning.schedule import Schedule as Windows
 from headway.planning.sharing import Standing
 from headway.planning.sleeping import Engine
 from headway.simulation.deployments import SimulatedDeployment, _SharedRuns, simulate_fleet
@@ -119,6 +122,25 @@ def test_first_fleets_are_cut_to_the_budget_in_proportion():
 def test_minimums_beyond_the_budget_are_refused():
     with pytest.raises(PlanningError, match=r"3 GPUs do not hold .* \(one 2, other 2\)"):
         simulate_fleet([deployment("one", duration_s=60.0), deployment("other", duration_s=60.0)], 3)
+
+
+@pytest.mark.parametrize("higher", ["one", "other"])
+def test_minimums_by_schedule_are_kept_by_priority_as_far_as_the_budget_goes(higher):
+    window = {"from": "00:00", "to": "24:00", "min_replicas": 6}
+    pool = PoolSettings(min_replicas=1, max_replicas=20, schedule=[window])
+    limits = {Role.MIXED: PoolLimits(min_replicas=1, max_replicas=20)}
+    both = [
+        deployment(name, name == higher, rate=1.0, duration_s=200.0, pools=limits)
+        for name in ("one", "other")
+    ]
+    by_time = Windows(pools={Role.MIXED: (pool, limits[Role.MIXED])}, zone=UTC, interval_s=30.0, start_s=30.0)
+    results = simulate_fleet(
+        [replace(each, scenario=replace(each.scenario, schedule=by_time)) for each in both], 8
+    )
+    for name in ("one", "other"):
+        _, *later = (row for row in results[name].intervals if row.targets)
+        assert {row.targets["mixed"] for row in later} == {6 if name == higher else 2}
+    assert asked(results).max() == 8
 
 
 def test_intervals_that_differ_are_refused():
