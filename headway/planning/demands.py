@@ -131,7 +131,9 @@ def decide_within(policy: HeadwayPolicy, assessed: Assessment, grant: Grant) -> 
     limits = {
         role: replace(each, sleepers=grant.sleepers.get(role, each.sleepers)) for role, each in stated.items()
     }
-    narrow = replace(policy, settings=replace(policy.settings, max_gpu_budget=grant.gpus, limits=limits))
+    # What a schedule asks for at other times is no matter of this grant.
+    settings = replace(policy.settings, max_gpu_budget=grant.gpus, limits=limits, schedule=None)
+    narrow = replace(policy, settings=settings)
     decision = narrow.decide(assessed)
     reasons = decision.reasons
     lacks = [f"shared budget: {grant.words}"] if grant.words else []

@@ -86,8 +86,8 @@ class HeadwayPolicy:
         return self.settings.interval_s
 
     def within(self, limits: Mapping[Role, PoolLimits]) -> "HeadwayPolicy":
-        """The same within these limits, whatever a schedule says of other times."""
-        return replace(self, settings=replace(self.settings, limits=limits, schedule=None))
+        """The same within these limits."""
+        return replace(self, settings=replace(self.settings, limits=limits))
 
     def initial_state(self) -> HindsightState:
         """Nothing learnt."""
