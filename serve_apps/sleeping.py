@@ -8,8 +8,9 @@ KV that a decode replica may yet fetch counts as work. A call that comes while i
 replica that is gone, and placed elsewhere.
 
 Engines that share a GPU hold the lock of a file of this machine while they are awake or start: one at a time.
-Those of several GPUs hold all of these or none, so none waits with a lock that another wants. The kernel
-takes the locks from a process that dies.
+Those of several GPUs hold all of these or none, so none waits with a lock that another wants. Those that wait
+share the lock of a second file, so the holder knows of them. The kernel takes the locks from a process that
+dies.
 """
 
 import asyncio
@@ -41,33 +42,61 @@ class GpuTurn:
     """The right to use some GPUs of this machine; without any it is always there."""
 
     def __init__(self, gpus: Sequence[str], folder: Path = TURNS) -> None:
-        self._paths, self._held = [folder / f"gpu-{gpu}.lock" for gpu in sorted(gpus)], list[int]()
+        self._paths = [folder / f"gpu-{gpu}.lock" for gpu in sorted(gpus)]
+        self._held, self._asked = list[int](), list[int]()
 
     def take(self) -> bool:
         """False while another engine has one of them. EngineFailed where the folder is another user's."""
         for path in self._paths[len(self._held) :]:
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            if path.parent.lstat().st_uid != os.getuid():
-                raise EngineFailed(f"{path.parent} belongs to another user; locks of GPUs can't be there")
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(file)
-                self.leave()
+            if (file := _locked(path, fcntl.LOCK_EX)) is None:
+                _close(self._held)
                 return False
             self._held.append(file)
+        _close(self._asked)
         return True
+
+    def ask(self) -> bool:
+        """The same; until it is there, or left, the holder sees that it is wanted."""
+        if not (taken := self.take()) and not self._asked:
+            files = (_locked(path.with_suffix(".asked"), fcntl.LOCK_SH) for path in self._paths)
+            self._asked = [file for file in files if file is not None]
+        return taken
+
+    @property
+    def wanted(self) -> bool:
+        """True while others ask for it."""
+        files = [_locked(path.with_suffix(".asked"), fcntl.LOCK_EX) for path in self._paths]
+        _close([file for file in files if file is not None])
+        return None in files
 
     def wait(self) -> None:
         """Take it as soon as it is free. EngineFailed."""
-        while not self.take():
+        while not self.ask():
             time.sleep(POLL_S)
 
     def leave(self) -> None:
         """Others may take it."""
-        while self._held:
-            os.close(self._held.pop())
+        _close(self._held)
+        _close(self._asked)
+
+
+def _locked(path: Path, kind: int) -> int | None:
+    """An open file that is locked; None while others have a lock of it. EngineFailed."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    if path.parent.lstat().st_uid != os.getuid():
+        raise EngineFailed(f"{path.parent} belongs to another user; locks of GPUs can't be there")
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        return None
+    return file
+
+
+def _close(files: list[int]) -> None:
+    while files:
+        os.close(files.pop())
 
 
 class Place(NamedTuple):
@@ -130,7 +159,12 @@ class Sleeper:
 
     def said(self) -> Mapping[str, Any]:
         """For reports."""
-        return {"rest": self.state, **({"waits": True} if self.waits else {})}
+        wanted = self.state == "awake" and self._turn.wanted
+        return {
+            "rest": self.state,
+            **({"waits": True} if self.waits else {}),
+            **({"wanted": True} if wanted else {}),
+        }
 
     @property
     def _failed(self) -> bool:
@@ -160,11 +194,12 @@ class Sleeper:
 
     async def _wake(self) -> None:
         self.state = "waking"
-        while self._wanted and not self._turn.take():
+        while self._wanted and not self._turn.ask():
             self.waits = True
             await asyncio.sleep(POLL_S)
         self.waits = False
         if not self._wanted:
+            self._turn.leave()
             self.state = "asleep"
             return
         await self._in_time(self._engine.wake())

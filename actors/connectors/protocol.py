@@ -75,11 +75,15 @@ class Replica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolsSnapshot:
-    """The pools at one moment, as counts and replica by replica; those `asleep` by pool, in neither."""
+    """The pools at one moment, as counts and replica by replica; those `asleep` by pool, in neither.
+
+    `crowded`: a replica has nothing to do, and an engine of another application waits for its GPU.
+    """
 
     pools: Mapping[Role, PoolCounts]
     replicas: tuple[Replica, ...]
     asleep: Mapping[Role, int] = field(default_factory=dict)
+    crowded: bool = False
 
 
 class Connector(Protocol):

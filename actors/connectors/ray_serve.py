@@ -186,6 +186,7 @@ class RayServeConnector:
                 for replica in deployment.replicas
             ),
             asleep={role: deployment.asleep for role, deployment in found.items()},
+            crowded=any(deployment.crowded for deployment in found.values()),
         )
 
     async def ready(self) -> Ready:

@@ -42,7 +42,8 @@ class ServedDeployment:
     """One deployment. `model` is what its user config names, None where it names none.
 
     `autoscaling` is Serve's own, as text; empty where there is none. `message` is Serve's word on it.
-    `asleep` replicas are not among the others (`sleepers`).
+    `asleep` replicas are not among the others (`sleepers`). `crowded`: one has nothing to do, and another
+    engine waits for its GPU.
     """
 
     target: int
@@ -51,6 +52,7 @@ class ServedDeployment:
     autoscaling: str = ""
     message: str = ""
     asleep: int = 0
+    crowded: bool = False
 
 
 def counts_of(deployment: ServedDeployment) -> PoolCounts:

@@ -95,6 +95,7 @@ class Sleepers:
             found,
             target=wanted,
             asleep=sum(each.get("rest") == "asleep" for each in said.values()),
+            crowded=any(each.get("wanted") and not each.get("requests") for each in said.values()),
             replicas=tuple(
                 replace(each, state=STATES.get(rest, each.state))
                 for each in found.replicas

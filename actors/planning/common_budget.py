@@ -17,6 +17,9 @@ latter is not counted on for `VAIN_S` if they did so, and after `HOPES` decision
 
 Woken are, out of turn, those that hold more than is due to them when somebody waits for it or the budget
 became less, and those that wait when others hold less. `ask` runs beside the event loop.
+
+Engines that share a GPU do not move to another that is free. So one that waits for its own gets it from an
+idle application that holds more than its floor, whatever is free.
 """
 
 import asyncio
@@ -166,6 +169,7 @@ class BudgetPart:
         self._waits = 0
         self.replicas: Sequence[Replica] | None = None
         """As they were seen last."""
+        self._crowded = self._lends = False
         self._hopes = 0
         """Decisions in which room may still come of what others have given up."""
         self._vain_s = -inf
@@ -235,6 +239,16 @@ class BudgetPart:
             )
             for role, engine in settings.sleeping.items()
         )
+
+    def crowd(self, crowded: bool) -> None:
+        """Take in whether an engine of another waits for the GPU of one that has nothing to do."""
+        self._crowded = crowded
+        if crowded and self.shares and self.holds > self._at_least:
+            self.wake()
+
+    @property
+    def _at_least(self) -> int:
+        return max(self._minimum(self.config), self.config.share.floor_gpus)
 
     def place(self, wanted: Mapping[Role, int], losses: GpuLosses) -> Placement:
         """Of the replicas wanted, with these losses, those that find room; all where that is not judged, or
@@ -318,9 +332,9 @@ class BudgetPart:
             self._losses, self._until_s = losses, self._clock() + STATED_INTERVALS * interval_s
             self._granted = None
             division = self._budget.division(self.gpu_type)
-            grant = division.grant(self.name)
+            grant = self._lent(division.grant(self.name), losses)
             self.grant = grant = replace(grant, wanted=max(grant.wanted, wanted), unplaced=unplaced)
-            self._granted, self._waits = grant.gpus, division.waits(self.name)
+            self._granted, self._waits = grant.gpus, 0 if grant.lent else division.waits(self.name)
             tell = division.over if self._waits or division.free < 0 else {}
             over = [self._budget.parts[name] for name in {*tell, *division.crowding} if name != self.name]
         for part in over:
@@ -328,6 +342,16 @@ class BudgetPart:
         if grant.gpus < self._minimum(self.config):
             raise PlanningError(f"fleet.gpus: not even min_replicas are free yet; {grant.words}")
         return grant
+
+    def _lent(self, grant: LiveGrant, losses: GpuLosses) -> LiveGrant:
+        """Without what an engine of another waits for, from then on until something is asked of this one."""
+        self._lends = losses.idle and (self._lends or self._crowded)
+        keeps = losses.whole(max(self._at_least, losses.minimum_gpus))
+        return (
+            replace(grant, gpus=keeps, lent=grant.gpus - keeps)
+            if self._lends and keeps < grant.gpus
+            else grant
+        )
 
     def hold(
         self,

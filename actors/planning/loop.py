@@ -171,7 +171,7 @@ class PlannerLoop:
     @property
     def _lacks_gpus(self) -> bool:
         grant, last = self._context.part.grant, self._context.log.last
-        lacks = grant is not None and grant.gpus < grant.wanted
+        lacks = grant is not None and grant.gpus < grant.wanted and not grant.lent
         return lacks and last is not None and not all(last.targets.values())
 
     def wake(self) -> None:
@@ -377,6 +377,7 @@ class PlannerLoop:
                 snapshot = await connector.snapshot()
                 counts, replicas = snapshot.pools, snapshot.replicas
                 self.state.asleep = snapshot.asleep
+                self._context.part.crowd(snapshot.crowded)
             else:
                 counts = await connector.state()
         self.state.counts, self.state.connector_fault = counts, ""

@@ -86,16 +86,18 @@ class Claim:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveGrant(Grant):
     """The same of a deployment that decides alone: GPUs due to it are `awaited` from those that hold them
-    still; `fault` says why the budget cannot be divided.
+    still; `fault` says why the budget cannot be divided. It is without those `lent` until it is asked again.
     """
 
     awaited: Mapping[str, int] = field(default_factory=dict)
     fault: str = ""
+    lent: int = 0
 
     def missing(self) -> list[str]:
         """Where the GPUs are that it lacks."""
         awaited = [f"{gpus} still held by {name}" for name, gpus in self.awaited.items()]
-        return [*Grant.missing(self), *awaited, *([self.fault] if self.fault else [])]
+        lent = [f"{self.lent} lent to engines that wait for the same GPU"] if self.lent else []
+        return [*Grant.missing(self), *awaited, *lent, *([self.fault] if self.fault else [])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

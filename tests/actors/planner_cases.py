@@ -142,6 +142,7 @@ class ScriptedPools:
 
     counts: dict[Role, int] = field(default_factory=lambda: {Role.PREFILL: 1, Role.DECODE: 1})
     start_s: float = 3.0
+    crowded: bool = False
     readiness: Script = field(default_factory=lambda: Script(Ready(ok=True)))
     setting: Script = field(default_factory=lambda: Script(None))
     reading: Script = field(default_factory=lambda: Script(None))
@@ -183,7 +184,9 @@ class ScriptedPools:
             for name, (role, since_s) in self.born.items()
         )
         return PoolsSnapshot(
-            pools={role: self._counts(role, replicas) for role in self.counts}, replicas=replicas
+            pools={role: self._counts(role, replicas) for role in self.counts},
+            replicas=replicas,
+            crowded=self.crowded,
         )
 
     def _counts(self, role: Role, replicas: tuple[Replica, ...]) -> PoolCounts:

@@ -66,8 +66,12 @@ class Fleet:
         config = settings(
             planner__policy="headway",
             planner__headway__hold_s=0.0,
-            planner__headway__lead_s=20.0,
-            **{"fleet__gpus": self.gpus, "pools": mixed(1), **own},
+            **{
+                "planner__headway__lead_s": 20.0,
+                "fleet__gpus": self.gpus,
+                "pools": mixed(1),
+                **own,
+            },
         )
         return Deployment(
             config=config,
@@ -156,6 +160,7 @@ async def test_a_higher_priority_has_its_gpus_within_two_ticks_and_each_decision
             "sleepers": {},
             "awaited": {},
             "fault": "",
+            "lent": 0,
             "unplaced": "",
         }
         assert "limited to 1 by max_replicas and fleet.gpus" in fleet["batch"].log.last.summary
@@ -213,6 +218,33 @@ async def test_an_idle_model_of_a_higher_priority_yields_to_a_request_for_one_th
         assert (fleet.gpus_of("rare"), fleet.gpus_of("main")) == (0, 1)
     for each in fleet.deployments.values():
         assert [record["id"] for record in each.records()] == list(range(each.log.next_id))
+
+
+@on_virtual_time
+@pytest.mark.parametrize(("load", "floor", "keeps"), [(0.0, 0, 0), (0.0, 1, 1), (CALM, 0, 3)])
+async def test_an_idle_one_lends_the_gpu_that_an_engine_of_another_waits_for_though_others_are_free(
+    load: float, floor: int, keeps: int
+) -> None:
+    pools = {"mixed": {"min_replicas": 0, "max_replicas": 3, "sleepers": 1}}
+    one = {"pools": pools, "share__floor_gpus": floor, "planner__headway__lead_s": 2.0}
+    fleet = Fleet({"one": one, "other": {"pools": pools}}, load={"other": 0.0})
+    async with fleet.running():
+        await asyncio.sleep(10 * INTERVAL_S)
+        fleet.load["one"] = load
+        await asyncio.sleep(INTERVAL_S + 1.0)
+        before = fleet.gpus_of("one")
+        fleet["one"].pools.crowded = True
+        await asyncio.sleep(INTERVAL_S)
+        assert fleet.gpus_of("one") == min(before, keeps)
+        if keeps == 0:
+            said = "holds 0 of 3 GPUs wanted; 3 lent to engines that wait for the same GPU"
+            assert any(each.summary.endswith(f"{said}.") for each in fleet["one"].log.records)
+            fleet["one"].pools.crowded = False
+            await asyncio.sleep(2 * INTERVAL_S)
+            assert fleet.gpus_of("one") == 0
+            assert not fleet["one"].loop.held("gateway", 1)[1]
+            await asyncio.sleep(2.0)
+            assert fleet.gpus_of("one") > 0
 
 
 @on_virtual_time

@@ -53,7 +53,7 @@ def test_engines_of_one_gpu_are_awake_in_turns(applications: None) -> None:
     second = started(SECOND)
     # Both have half of the same GPU, so the second one does not even start.
     wait_until(lambda: ray.available_resources()["GPU"] == ray.cluster_resources()["GPU"] - 1.0)
-    assert said(first) == {"rest": "awake", "requests": 0}
+    wait_until(lambda: said(first) == {"rest": "awake", "wanted": True, "requests": 0})
     assert running_replicas(SECOND, "Mixed") == 0
     said(first, True)
     wait_until(lambda: said(first)["rest"] == "asleep")

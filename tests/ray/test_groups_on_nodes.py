@@ -36,7 +36,7 @@ def resources(config, role):
     return EngineResources(gpus=0 if gpus > 1 else 1, bundles=[{"GPU": 1.0}] * gpus if gpus > 1 else [])
 
 
-ON_GPUS = EngineKind(make=SIMULATED.make, simulated=True, resources=resources)
+ON_GPUS = EngineKind(make=SIMULATED.make, simulated=True, resources=resources, sleeps=SIMULATED.sleeps)
 """
 COMMON = {
     "fleet": {"gpus": 2 * GROUP},
@@ -141,6 +141,25 @@ def test_more_models_than_there_is_room_for_begin_empty_and_serve_in_turns(fleet
     fleet.change(m1={**RARE, "model": "model-1"}, later={**RARE, **slower})
     assert replica_counts("later") == {"Mixed": 0}
     assert asyncio.run(fleet.asked("later")) == 3
+
+
+NAPS = {
+    "pools": {"mixed": {"min_replicas": 0, "sleepers": 1, "gpus_per_replica": 1}},
+    "engine": {"sleep": {"wake_up_s": 0.2, "per_gpu": 2}},
+    # By itself none falls asleep within the test.
+    "planner": {"adjustment_interval_s": 60.0},
+}
+
+
+@pytest.mark.parametrize(
+    "fleet", [{name: {"model": name, **NAPS} for name in ("one", "other")}], indirect=True
+)
+def test_an_engine_gets_its_gpu_from_an_idle_one_though_others_are_free(fleet: Fleet) -> None:
+    for model in ("one", "other", "one"):
+        assert asyncio.run(fleet.asked(model)) == 3
+    lent = "holds 0 of 1 GPUs wanted; 1 lent to engines that wait for the same GPU."
+    assert any(said.endswith(lent) for name in ("one", "other") for said in summaries(fleet.deployment(name)))
+    assert all(fleet.has_all_decisions(name) for name in ("one", "other"))
 
 
 def summaries(system: LiveSystem) -> Sequence[str]:

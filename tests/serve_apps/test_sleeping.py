@@ -3,7 +3,10 @@
 import asyncio
 import os
 import stat
+import sys
+import time
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 
@@ -133,6 +136,31 @@ def test_it_waits_for_its_gpu_and_sleeps_on_when_it_is_no_longer_wanted(tmp_path
         assert not other.take()
 
     run(scenario())
+
+
+def test_who_holds_a_gpu_sees_that_others_wait_for_it_until_they_give_up_or_die(tmp_path: Path) -> None:
+    holder, one, both = (GpuTurn(each, tmp_path) for each in (["0"], ["0"], ["0", "1"]))
+    assert holder.take()
+    # A look asks for nothing.
+    assert not one.take()
+    assert not holder.wanted
+    assert not one.ask()
+    assert not both.ask()
+    assert holder.wanted
+    one.leave()
+    assert holder.wanted
+    both.leave()
+    assert not holder.wanted
+    waiting = f"from serve_apps.sleeping import *; GpuTurn(['0'], Path({str(tmp_path)!r})).wait()"
+    with Popen([sys.executable, "-c", waiting]) as process:
+        while not holder.wanted:
+            time.sleep(0.01)
+        process.kill()
+    assert not holder.wanted
+    assert not one.ask()
+    holder.leave()
+    assert one.ask()
+    assert not one.wanted
 
 
 def test_who_does_not_get_all_gpus_has_none_of_them(tmp_path: Path) -> None:
