@@ -205,8 +205,9 @@ def change(fleet: FleetConfig, application: str, say: Say) -> str:
     for name in gone:
         say(f"ending {name}")
         delete_one(name)
-    if there:
-        wait_until_running(tuple(there), _longest_s(now[name] for name in there), say)
+    # Its own first: until the gateway lists what is new it answers 404 for it, and until the control plane
+    # has it another change does not know that it is there.
+    wait_until_running((application, *there), _longest_s(now.values()), say)
     changed = [name for name in now if name in before and dump(before[name]) != dump(now[name])]
     parts = {"new": [name for name in now if name not in before], "changed": changed, "gone": gone}
     said = [f"{kind}: {', '.join(names)}" for kind, names in parts.items() if names]

@@ -314,12 +314,14 @@ class ServeBackend:
         One that never does is not waited for longer than a request would be.
         """
         pools = self._phases.pools.items()
-        missing = [role.value for role, pool in pools if not len(pool) and role not in self._may_be_empty]
-        if missing:
+        empty = [role for role, pool in pools if not len(pool)]
+        if missing := [role.value for role in empty if role not in self._may_be_empty]:
             return Readiness(ok=False, reason=f"no running replica: {', '.join(missing)}")
         waited_s = time.monotonic() - self._began_s
         if self._client is not None and not self._client.met and waited_s < self._phases.wait_s:
             return Readiness(ok=False, reason="the router has not answered yet")
+        if not empty:
+            return Readiness(ok=True)
         return Readiness(ok=True, empty=self._held.state, serves_in_s=self._held.serves_in_s)
 
     def replicas(self) -> Sequence[ReplicaLoad]:

@@ -28,6 +28,10 @@ class PartWatch:
     """Looks until cancelled. `alive` gives the parts that run (`host_faults.parts`), `gateways` asks them."""
 
     def __init__(self, gateways: ServePages, alive: Callable[[], Collection[str]]) -> None:
+        # Here: a look would import it twice at one time, in the thread that finds a replica of Serve and on
+        # the loop, and its modules import each other.
+        import ray.serve  # noqa: F401
+
         self._gateways, self._alive, self._clock = gateways, alive, time.monotonic
         self._watch = Watch()
         self._actors: dict[str, NamedActor] = {}

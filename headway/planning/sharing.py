@@ -42,10 +42,11 @@ idle while that is less than one:
 
     lead · min(λ, 1 / t) < 1
 
-Requests that wait for the first replica of another are lost for certain, so that one gets its GPUs from idle
-ones, of whatever priority, that hold more than their floor. What is rarely asked thus yields at once, and
-anything after a lead without a request: until then keeping a GPU costs less than starting again. Beyond its
-floor and what it holds an idle deployment only gets GPUs that no other wants.
+Requests that wait for the first replica of another are lost for certain, so that one gets the GPUs that are
+free, and from idle ones, of whatever priority, those above their floor, if they make it whole together. What
+is rarely asked thus yields at once, and anything after a lead without a request: until then keeping a GPU
+costs less than starting again. Beyond its floor and what it holds an idle deployment only gets GPUs that no
+other wants.
 
 `headway.planning.demands` has the losses of one deployment.
 """
@@ -240,7 +241,7 @@ def share(demands: Iterable[Demand], gpus: int, host_memory: float = inf) -> Map
         more = _share_tier(tier, spare)
         spare -= sum(more)
         granted |= {one.name: one.losses.minimum_gpus + own for one, own in zip(tier, more, strict=True)}
-    _yield(bounded, granted)
+    spare = _yield(bounded, granted, spare)
     for demand in ranked:
         if demand.losses.idle:
             before = granted[demand.name]
@@ -288,8 +289,10 @@ def _share_tier(tier: Sequence[Demand], spare: int) -> list[int]:
     return moved if after < (1.0 - max(one.moving for one in losses)) * before else stay
 
 
-def _yield(bounded: Sequence[Demand], granted: dict[str, int]) -> None:
-    """Move GPUs of idle deployments to those with requests that wait, see the module."""
+def _yield(bounded: Sequence[Demand], granted: dict[str, int], spare: int) -> int:
+    """Move GPUs of idle deployments, and the `spare` ones, to those with requests that wait, see the module;
+    what is spare then.
+    """
     waiting = [one for one in bounded if one.losses.waiting > 0]
     idle = sorted(
         (one for one in bounded if one.losses.idle),
@@ -299,13 +302,16 @@ def _yield(bounded: Sequence[Demand], granted: dict[str, int]) -> None:
         lacking = one.losses.wanted_gpus - granted[one.name]
         given = dict[str, int]()
         for other in idle:
-            has, missing = granted[other.name], lacking - sum(given.values())
+            has, missing = granted[other.name], lacking - spare - sum(given.values())
             given[other.name] = has - other.losses.whole(has - max(0, missing))
-        more = one.losses.whole(granted[one.name] + min(lacking, sum(given.values()))) - granted[one.name]
+        had = spare + sum(given.values())
+        more = one.losses.whole(granted[one.name] + min(lacking, had)) - granted[one.name]
         if more > 0:
             granted[one.name] += more
+            spare = had - more
             for name, gpus in given.items():
                 granted[name] -= gpus
+    return spare
 
 
 def _divide(losses: Sequence[GpuLosses], weights: Sequence[float], spare: int) -> list[int]:

@@ -246,9 +246,8 @@ class GatewayApp:
         return self.state.traffic.requests
 
     async def empty(self) -> str:
-        """What it is while no replica runs; empty while one does."""
-        backend = self.state.traffic.backend
-        return "" if backend.replicas() else backend.ready().empty
+        """What it is while a pool has no replica on purpose; empty while all have one."""
+        return self.state.traffic.backend.ready().empty or ""
 
     def entry(self, model: str) -> Mapping[str, Any]:
         """One of the models, as `/v1/models` lists it."""

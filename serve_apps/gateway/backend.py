@@ -106,12 +106,12 @@ EmptyState = Literal["asleep", "starting", "waiting"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
     """True while requests can be served; `reason` says why not. `empty` is the state of a model that may have
-    no replica then, and has none; one should serve in `serves_in_s`, None: that is not known.
+    pools without a replica then, and has; it should serve in `serves_in_s`, None: that is not known.
     """
 
     ok: bool
     reason: str = ""
-    empty: EmptyState = "asleep"
+    empty: EmptyState | None = None
     serves_in_s: float | None = None
 
 

@@ -280,10 +280,9 @@ class Generation:
         return BeatingAnswer(channel, headers, every_s, self._waits)
 
     def _waits(self) -> HeaderList:
-        """What a request is told of a model without a replica."""
-        backend = self._state.traffic.backend
-        readiness = backend.ready()
-        if not readiness.ok or backend.replicas():
+        """What a request is told of a model that has a pool without a replica."""
+        readiness = self._state.traffic.backend.ready()
+        if readiness.empty is None:
             return ()
         headers = [(b"x-headway-model-state", readiness.empty.encode())]
         if readiness.serves_in_s is not None:

@@ -78,7 +78,7 @@ class Member(Target, Protocol):
         """Requests under way."""
 
     async def empty(self) -> str:
-        """What it is while no replica runs on purpose, such as asleep; empty while one does."""
+        """What it is while a pool has no replica on purpose, such as asleep; empty while all have one."""
 
     async def waits_for(self) -> str:
         """Why it is not ready; empty once it is."""

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -324,3 +326,13 @@ def test_what_a_running_planner_cannot_take_is_what_fixes_the_actors() -> None:
     assert fixed(config(gateway__default_max_tokens=9)) == fixed(config()), "no actor goes by the gateway's"
     assert fixed(config(planner__policy="threshold")) != fixed(config())
     assert fixed(config(pools__decode__gpus_per_replica=2)) != fixed(config())
+
+
+def test_serve_is_imported_before_two_threads_can():
+    code = (
+        "import sys; from actors.planning import part_watch; before = 'ray.serve' in sys.modules\n"
+        "part_watch.PartWatch(part_watch.ServePages('headway', 1.0), list)\n"
+        "print(before, 'ray.serve._private.replica' in sys.modules)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout == "False True\n"

@@ -147,7 +147,7 @@ def test_all_models_are_listed_with_their_deployment_and_state() -> None:
 
 @pytest.mark.parametrize("state", ["asleep", "starting", "waiting"])
 def test_a_model_without_a_replica_is_what_its_backend_says(state: EmptyState) -> None:
-    front = many(loads=(), readiness=Readiness(ok=True, empty=state))
+    front = many(readiness=Readiness(ok=True, empty=state))
 
     assert asked(front, "GET", "/v1/models/codestral").json()["state"] == state
 
@@ -335,15 +335,16 @@ def test_a_call_leaves_nothing_to_the_garbage_collector(step: Step) -> None:
 
 def test_nothing_waits_while_any_deployment_of_the_model_has_replicas() -> None:
     front, first = spilling([NO_PLACE])
-    asleep, last = ScriptedBackend([NotReady("none")]), ScriptedBackend(chunks("third"), loads=LOADS)
+    none = Readiness(ok=True, empty="asleep")
+    asleep, last = ScriptedBackend([NotReady("none")], none), ScriptedBackend(chunks("third"))
     more, most = (make_app(HeadwayConfig(model="llama"), each, access=ANY) for each in (asleep, last))
     front.change({**front._apps, "more": more, "most": most}, {"chat": "more", "more": "most"})
 
     assert "third" in completion(front, {**PROMPT, "model": "llama"}).text
     assert [each.route and each.route.spills for each in (*first.requests, *asleep.requests)] == [True, True]
-    first.loads = ()
+    first.readiness = none
     assert asked(front, "GET", "/v1/models/llama").json()["state"] == "ready"
-    last.loads = ()
+    last.readiness = none
     assert asked(front, "GET", "/v1/models/llama").json()["state"] == "asleep"
 
 

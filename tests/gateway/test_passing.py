@@ -17,7 +17,7 @@ from serve_apps.gateway.prompts import BYTES_PER_TOKEN
 from serve_apps.gateway.reading import CallReader
 from serve_apps.gateway.responses import CHAT_COMPLETIONS, COMPLETIONS, HEARTBEAT, RESPONSES
 from tests.gateway.conftest import client
-from tests.gateway.doubles import LOADS, ScriptedBackend, Step
+from tests.gateway.doubles import ScriptedBackend, Step
 from tests.gateway.serving import Running, ask_in_no_time, get, post, serving, until
 from tests.patience import PATIENCE_S
 
@@ -94,7 +94,7 @@ def test_a_stream_that_begins_without_a_replica_says_when_one_should_serve() -> 
     said, _ = ask_in_no_time(MIXED, backend, PATH, {"stream": True})
     assert said.headers["x-headway-model-state"] == "starting"
     assert said.headers["x-headway-serves-in-s"] == "12"
-    backend.loads = LOADS
+    backend.readiness = Readiness(ok=True)
     said, _ = ask_in_no_time(MIXED, backend, PATH, {"stream": True})
     assert "x-headway-model-state" not in said.headers
 

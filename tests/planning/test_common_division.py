@@ -157,6 +157,15 @@ def test_what_makes_no_whole_replica_is_not_given():
     assert divide([one, two, claim("wide", 0, wide)], 2).due["wide"].gpus == 2
 
 
+def test_what_idle_ones_give_up_one_by_one_is_kept_for_whom_it_makes_whole():
+    idle = replace(losses(0, 5.0, 0.0), idle=True)
+    wide = GpuLosses(minimum_gpus=0, lost_rps=np.array([1.0, 1.0, 0.0]), first_gpus=2, waiting=9.0)
+    fleet = {"a": claim("a", 1, idle), "b": claim("b", 1, idle), "wide": claim("wide", 0, wide)}
+    for name in ("a", "wide", "a", "b", "wide"):
+        fleet = decided(fleet, name, fleet[name].losses, 2)
+    assert {name: each.holds for name, each in fleet.items()} == {"a": 0, "b": 0, "wide": 2}
+
+
 def test_what_has_stated_nothing_keeps_what_it_holds_from_its_equals():
     silent, busy = claim("silent", 6, minimum=1), claim("busy", 2, losses(1, *range(20, 0, -1)))
     division = divide([silent, busy], 10)

@@ -135,7 +135,10 @@ def test_more_models_than_there_is_room_for_begin_empty_and_serve_in_turns(fleet
     assert all(fleet.has_all_decisions(name) for name in ("m0", "m1", "m2"))
 
     fleet.change(m1={**RARE, "model": "model-1"}, later={**RARE, "model": "later"})
-    wait_until(lambda: sorted(fleet.models()) == ["later", "model-1"])
+    assert sorted(fleet.models()) == ["later", "model-1"], "as soon as the command has returned"
+    fleet.change(m1={**RARE, "model": "model-1"})
+    assert "later" not in serve.status().applications
+    fleet.change(m1={**RARE, "model": "model-1"}, later={**RARE, "model": "later"})
     # Nor does one start where engines that are not there change.
     slower = {"model": "later", "engine": {"start_up_s": 0.3}}
     fleet.change(m1={**RARE, "model": "model-1"}, later={**RARE, **slower})

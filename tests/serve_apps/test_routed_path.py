@@ -166,9 +166,12 @@ def test_a_request_in_the_routers_queue_wakes_a_pool_that_becomes_empty(
             await asyncio.sleep(0.01)
         pool.update([])
         await heard.wait()
+        gateway = make_app(world.config, world.backend)
+        assert await gateway.empty() == "starting", "though the other pool has replicas"
         await world.quiet()
         pool.update((name, {}) for name in replicas)
         assert await task == TOKENS
+        assert not await gateway.empty()
         await world.quiet()
 
     monkeypatch.setattr(NamedActor, "call", hear)
