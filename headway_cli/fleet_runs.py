@@ -18,7 +18,7 @@ from headway.simulation.deployments import SimulatedDeployment, simulate_fleet
 from headway.simulation.report import SimulationReport
 from headway.simulation.simulate import Watchers
 from headway.words import percent, plural
-from headway.workload import TraceOptions, open_trace, spooled
+from headway.workload import Trace, TraceError, TraceOptions, open_trace, spooled
 from headway_cli.errors import CliError
 from headway_cli.fleet import BudgetUse, DeploymentUse, FleetReport, Spilled
 from headway_cli.job import Job, Progress, execute, make_report
@@ -236,9 +236,7 @@ def run_fleet(
     plans = {name: job.warmed_plan() for name, job in jobs.items()}
     with ExitStack() as opened:
         traces = {
-            name: opened.enter_context(
-                spooled(job.trace, *came[name]) if name in came else open_trace(job.trace, job.options)
-            )
+            name: opened.enter_context(spooled(job.trace, *came[name]) if name in came else _opened(job))
             for name, job in jobs.items()
         }
         longest = max(traces.values(), key=lambda trace: trace.duration_s)
@@ -269,6 +267,14 @@ def run_fleet(
                 for name, job in jobs.items()
             ]
         )
+
+
+def _opened(job: Job) -> Trace:
+    """Its requests; CliError with the deployment where they cannot be read."""
+    try:
+        return open_trace(job.trace, job.options)
+    except TraceError as error:
+        raise CliError(f"{job.settings_file}.simulation.load: {error}") from error
 
 
 def run_split(jobs: Mapping[str, Job], gpus: int, parts: str, together: BudgetUse) -> BudgetUse:

@@ -84,8 +84,17 @@ def _check_minimums(path: str, fleet: FleetConfig) -> None:
             for name, own in pools.items()
         }
         check_fits(path, gpu_type, gpus, least, "min_replicas")
+        shares = {name: each.share for name, each in fleet.of_budget(gpu_type).items()}
+        floors = {name: max(count, shares[name].floor_gpus) for name, count in least.items()}
+        check_fits(path, gpu_type, gpus, floors, "floors, or min_replicas where these are more,")
         for name, own in pools.items():
             beside = {**least, name: gpus_of(one_each(own), own)}
+            ceiling = shares[name].ceiling_gpus
+            if gpus is not None and ceiling is not None and ceiling < beside[name]:
+                raise ConfigError(
+                    f"{path}: deployments.{name}.share.ceiling_gpus: {ceiling} is below the "
+                    f"{plural(beside[name], 'GPU')} for a replica of each pool, or min_replicas"
+                )
             check_fits(path, gpu_type, gpus, beside, f"a replica of each pool of {name} beside min_replicas")
 
 

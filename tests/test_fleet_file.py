@@ -75,6 +75,11 @@ def test_common_metrics_may_be_whole_in_each_deployment_alone(file: Path) -> Non
             "model: qwen-2.5-7b, aliases: [llama-3.1-8b]",
             "deployments.summaries.aliases: 'llama-3.1-8b' is that of chat, too",
         ),
+        (
+            "model: qwen-2.5-7b",
+            "model: qwen-2.5-7b, aliases: [2]",
+            "deployments.summaries.aliases.0: input should be a valid string, not 2",
+        ),
         ("floor_gpus: 2", "floor_gpus: 29", "fleet.gpus: 28 GPUs do not hold the floors of all (chat 29)"),
         (
             "chat:",

@@ -174,6 +174,8 @@ def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 def _has(tree: Any, key: str) -> bool:  # noqa: ANN401 - whatever the file holds
     head, _, rest = key.partition(".")
+    if isinstance(tree, list):  # It is not merged, so all of it is from one place.
+        return True
     return isinstance(tree, Mapping) and head in tree and (not rest or _has(tree[head], rest))
 
 

@@ -15,8 +15,8 @@ others of its priority need anything. Where minimums or floors exceed B nothing 
 most what it holds, and its grant says why.
 
 By windows of a schedule a minimum m_k may be above the pools' own, n_k. Where all m do not fit beside the
-floors f, they do as far as B − Σ max(n_k, f_k) goes, in order of priority; what is cut is needed as if it had
-not been stated.
+floors f, they do as far as B − Σ max(n_k, f_k) goes, in order of priority, each up to its ceiling; what is
+cut is needed as if it had not been stated.
 """
 
 from collections.abc import Iterable, Mapping
@@ -191,10 +191,11 @@ def within_minimums(demands: Mapping[str, Demand], own: Mapping[str, int], gpus:
     due = {name: max(own[name], demand.standing.floor_gpus) for name, demand in demands.items()}
     spare, found = gpus - sum(due.values()), dict(demands)
     for name, demand in sorted(demands.items(), key=lambda one: (-one[1].standing.priority, one[0])):
-        losses = demand.losses
-        raised = max(0, losses.minimum_gpus - due[name])
-        lacking = raised - max(0, min(raised, spare))
-        spare -= raised - lacking
+        losses, ceiling = demand.losses, demand.standing.ceiling_gpus
+        most = losses.minimum_gpus if ceiling is None else min(ceiling, losses.minimum_gpus)
+        raised = max(0, min(most - due[name], spare))
+        lacking = losses.minimum_gpus - due[name] - raised
+        spare -= raised
         if lacking > 0:
             more = -(-lacking // losses.unit_gpus) * losses.unit_gpus
             found[name] = replace(

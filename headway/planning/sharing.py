@@ -261,7 +261,9 @@ def _check(ranked: Sequence[Demand], gpus: int) -> None:
     for demand in ranked:
         least, ceiling = demand.losses.minimum_gpus, demand.standing.ceiling_gpus
         if ceiling is not None and ceiling < least:
-            raise PlanningError(f"ceiling_gpus: {demand.name} may hold {ceiling}, its minimum is {least}")
+            raise PlanningError(
+                f"share.ceiling_gpus: {demand.name} may hold {ceiling}, its minimum is {least}"
+            )
     _check_fit("minimums", {demand.name: demand.losses.minimum_gpus for demand in ranked}, gpus)
     _check_fit("floors", {demand.name: demand.guaranteed_gpus for demand in ranked}, gpus)
 
@@ -269,7 +271,7 @@ def _check(ranked: Sequence[Demand], gpus: int) -> None:
 def _check_fit(kind: str, needed: Mapping[str, int], gpus: int) -> None:
     if sum(needed.values()) > gpus:
         each = ", ".join(f"{name} {count}" for name, count in needed.items())
-        raise PlanningError(f"gpus: {gpus} GPUs do not hold the {kind} of all deployments ({each})")
+        raise PlanningError(f"fleet.gpus: {gpus} GPUs do not hold the {kind} of all deployments ({each})")
 
 
 def _share_tier(tier: Sequence[Demand], spare: int) -> list[int]:

@@ -402,6 +402,19 @@ async def test_a_grant_below_the_minimum_of_another_time_of_day_is_decided_withi
 
 
 @on_virtual_time
+async def test_a_minimum_by_schedule_above_the_ceiling_stops_nobody() -> None:
+    always = {"from": "00:00", "to": "24:00", "min_replicas": 6}
+    batch = {"min_replicas": 1, "max_replicas": 20, "schedule": [always]}
+    fleet = Fleet(
+        {"batch": {"pools": {"mixed": batch}, "share__ceiling_gpus": 3}, "chat": {}}, load={"chat": FLOOD}
+    )
+    async with fleet.running():
+        await asyncio.sleep(6 * INTERVAL_S)
+    assert (fleet.gpus_of("batch"), fleet.gpus_of("chat")) == (3, GPUS - 3)
+    assert "3 above its ceiling" in fleet.words("batch")
+
+
+@on_virtual_time
 async def test_a_dry_run_holds_what_it_really_has_and_takes_nothing_from_others():
     fleet = two(planner__dry_run=True)
     fleet.load |= {"batch": FLOOD, "chat": FLOOD}

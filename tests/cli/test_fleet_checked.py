@@ -73,6 +73,17 @@ def test_what_takes_longest_to_start_is_waited_for(
             "fleet.gpus: 3 GPUs do not hold a replica of each pool of code beside min_replicas of all "
             "(chat 1, code 3)",
         ),
+        (
+            "codestral, pools",
+            "codestral, share: {ceiling_gpus: 1}, pools",
+            "deployments.code.share.ceiling_gpus: 1 is below the 2 GPUs for a replica of each pool",
+        ),
+        (
+            "chat: {",
+            "chat: {share: {floor_gpus: 2}, ",
+            "fleet.gpus: 3 GPUs do not hold floors, or min_replicas where these are more, of all "
+            "(chat 2, code 2)",
+        ),
         ("chat: {", "headway: {", "deployments.headway: is the name of the gateway's application, too"),
         (
             "model: codestral",

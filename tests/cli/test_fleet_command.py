@@ -28,6 +28,10 @@ FILES = {
         GOOD.replace(f'trace: "{LOAD},seed=1"', ""),
         ["fleet.yaml: deployments.chat.simulation.load.trace: missing"],
     ),
+    "requests that cannot be read": (
+        GOOD.replace(f"{LOAD},seed=2", "none.csv"),
+        ["fleet.yaml: deployments.batch.simulation.load: none.csv: no such file"],
+    ),
     "unknown profile": (GOOD.replace("slo: {ttft_ms: 900}", "engine: {profile: none}"), ["batch: ", "none"]),
     "another policy": (
         GOOD.replace("slo: {ttft_ms: 900}", "planner: {policy: reference}"),
@@ -39,7 +43,7 @@ FILES = {
     ),
     "minimums beyond the budget": (
         GOOD.replace("gpus: 6", "gpus: 3"),
-        ["3 GPUs do not hold the minimums of all deployments (chat 2, batch 2)"],
+        ["fleet.gpus: 3 GPUs do not hold the minimums of all deployments (chat 2, batch 2)"],
     ),
 }
 FLAGS = {

@@ -124,8 +124,8 @@ def test_minimums_beyond_the_budget_are_refused():
         simulate_fleet([deployment("one", duration_s=60.0), deployment("other", duration_s=60.0)], 3)
 
 
-@pytest.mark.parametrize("higher", ["one", "other"])
-def test_minimums_by_schedule_are_kept_by_priority_as_far_as_the_budget_goes(higher):
+@pytest.mark.parametrize(("higher", "ceiling", "kept"), [("one", None, 6), ("other", None, 6), ("one", 4, 4)])
+def test_minimums_by_schedule_are_kept_by_priority_as_far_as_budget_and_ceiling_go(higher, ceiling, kept):
     window = {"from": "00:00", "to": "24:00", "min_replicas": 6}
     pool = PoolSettings(min_replicas=1, max_replicas=20, schedule=[window])
     limits = {Role.MIXED: PoolLimits(min_replicas=1, max_replicas=20)}
@@ -135,11 +135,19 @@ def test_minimums_by_schedule_are_kept_by_priority_as_far_as_the_budget_goes(hig
     ]
     by_time = Windows(pools={Role.MIXED: (pool, limits[Role.MIXED])}, zone=UTC, interval_s=30.0, start_s=30.0)
     results = simulate_fleet(
-        [replace(each, scenario=replace(each.scenario, schedule=by_time)) for each in both], 8
+        [
+            replace(
+                each,
+                scenario=replace(each.scenario, schedule=by_time),
+                standing=replace(each.standing, ceiling_gpus=ceiling if each.name == higher else None),
+            )
+            for each in both
+        ],
+        8,
     )
     for name in ("one", "other"):
         _, *later = (row for row in results[name].intervals if row.targets)
-        assert {row.targets["mixed"] for row in later} == {6 if name == higher else 2}
+        assert {row.targets["mixed"] for row in later} == {kept if name == higher else 8 - kept}
     assert asked(results).max() == 8
 
 

@@ -239,7 +239,7 @@ def test_what_makes_no_whole_replica_goes_to_those_below():
 
 
 def test_minimums_that_do_not_fit_are_one_clear_error():
-    with pytest.raises(PlanningError, match=r"^gpus: 3 GPUs do not hold the minimums .* \(a 2, b 2\)$"):
+    with pytest.raises(PlanningError, match=r"^fleet.gpus: 3 GPUs do not hold the minimums .* \(a 2, b 2\)$"):
         share([demand("b", 2, 0), demand("a", 2, 0)], 3)
 
 
@@ -277,12 +277,12 @@ def test_floors_and_ceilings_go_by_whole_replicas():
 
 def test_floors_that_do_not_fit_are_one_clear_error():
     of = [demand("b", 2, 0, floor_gpus=1), demand("a", 1, 0, floor_gpus=3)]
-    with pytest.raises(PlanningError, match=r"^gpus: 4 GPUs do not hold the floors .* \(a 3, b 2\)$"):
+    with pytest.raises(PlanningError, match=r"^fleet.gpus: 4 GPUs do not hold the floors .* \(a 3, b 2\)$"):
         share(of, 4)
 
 
 def test_a_ceiling_below_the_minimum_is_refused():
-    with pytest.raises(PlanningError, match=r"^ceiling_gpus: a may hold 1, its minimum is 2$"):
+    with pytest.raises(PlanningError, match=r"^share.ceiling_gpus: a may hold 1, its minimum is 2$"):
         share([demand("a", 2, 0, ceiling_gpus=1)], 4)
 
 
