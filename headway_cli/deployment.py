@@ -209,7 +209,10 @@ def delete_one(name: str) -> bool:
 
     there = exists(name)
     if there:
-        serve.delete(name)
+        # Serve's own wait ends after a minute; what has begun may take as long as a request.
+        serve.delete(name, _blocking=False)
+    while there and exists(name):
+        time.sleep(POLL_S)
     try:
         control_plane.stop(application=name)
     except control_plane.ControlPlaneError as error:

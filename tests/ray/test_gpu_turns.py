@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("ray_cluster")
 def applications() -> Iterator[None]:
     yield
     for name in (FIRST, SECOND):
-        serve.delete(name)
+        serve.delete(name, _blocking=False)
     wait_until(lambda: ray.available_resources().get("GPU", 0.0) == ray.cluster_resources()["GPU"])
 
 

@@ -29,7 +29,9 @@ def _shared(local_ray: LocalRay) -> Iterator[None]:
     local_ray.use(proxy=False, shared_gpus=True)
     yield
     for name in (FIRST, SECOND):
-        serve.delete(name)
+        serve.delete(name, _blocking=False)
+    # Together: one that waits for GPUs ends once the other one has.
+    wait_until(lambda: not {FIRST, SECOND} & serve.status().applications.keys())
     local_ray.clear()
 
 
