@@ -216,7 +216,7 @@ class EngineReplica:
     _fetched_by_s = 0.0
     """When all KV that was computed here for others has been fetched, or is no longer kept."""
 
-    def __init__(
+    async def __init__(  # type: ignore[misc] # Serve awaits it, and can end a replica while it waits
         self, config: HeadwayConfig, make: EngineFactory = make_engine, *others: DeploymentHandle[Any]
     ) -> None:
         """`others` are deployments that only live and die with the application."""
@@ -227,7 +227,7 @@ class EngineReplica:
         gpu_type = config.engine.gpu_type
         self._gpu_type = gpu_type_of_node() if gpu_type is None else gpu_type
         turn = self._turn(config)
-        turn.wait()
+        await turn.wait()
         self._engine = make(config, self.role, self.replica)
         self._reporter: LatencyReporter | None = None
         self._serving = traced(self._with_reports(config), config.tracing, self.role, self.replica)

@@ -18,7 +18,6 @@ import fcntl
 import logging
 import os
 import tempfile
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
 from pathlib import Path
@@ -69,10 +68,10 @@ class GpuTurn:
         _close([file for file in files if file is not None])
         return None in files
 
-    def wait(self) -> None:
+    async def wait(self) -> None:
         """Take it as soon as it is free. EngineFailed."""
         while not self.ask():
-            time.sleep(POLL_S)
+            await asyncio.sleep(POLL_S)
 
     def leave(self) -> None:
         """Others may take it."""

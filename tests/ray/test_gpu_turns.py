@@ -47,6 +47,17 @@ def said(handle: DeploymentHandle[Any], *asleep: bool) -> Mapping[str, Any]:
     return found
 
 
+def test_an_engine_that_waits_for_its_gpu_ends_with_its_application(applications: None) -> None:
+    first = started(FIRST)
+    wait_until(lambda: running_replicas(FIRST, "Mixed") == 1)
+    started(SECOND)
+    wait_until(lambda: said(first).get("wanted", False))
+    serve.delete(SECOND, _blocking=False)
+    wait_until(lambda: SECOND not in serve.status().applications)
+    wait_until(lambda: not said(first).get("wanted", False))
+    assert said(first)["rest"] == "awake"
+
+
 def test_engines_of_one_gpu_are_awake_in_turns(applications: None) -> None:
     first = started(FIRST)
     wait_until(lambda: running_replicas(FIRST, "Mixed") == 1)
