@@ -53,6 +53,7 @@ class Planner:
         settings = RuntimeSettings(config, self._store)
         self._configured, self._settings, self._application = config, settings, application
         # First: also of one that cannot be made others must not take what it holds.
+        phase = common_budget().phase(application)
         self._part = common_budget().join(application, settings, self._log, time.time)
         self._part.change, self._stored = self._change, InOrder().run
         try:
@@ -67,6 +68,7 @@ class Planner:
             settings=settings,
             clock=time.time,
             part=self._part,
+            phase=phase,
             advice=LiveAdvice(self._store),
             stored=self._stored,
         )

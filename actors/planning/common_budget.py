@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
-from math import inf
+from math import inf, sqrt
 from threading import RLock
 from typing import Any
 
@@ -54,6 +54,7 @@ STATED_INTERVALS = 3
 HOPES, VAIN_S = 2, 1800.0
 NODES_S = 1.0
 """For as long what is free on nodes is not asked for again."""
+GOLDEN = (sqrt(5.0) - 1.0) / 2.0
 GONE_S = 10.0
 """Between two looks whether an application that has left comes again."""
 
@@ -74,6 +75,13 @@ class CommonBudget:
         with self.lock:
             self.parts[name] = BudgetPart(self, name, settings, log, clock)
             return self.parts[name]
+
+    def phase(self, name: str) -> float:
+        """The share of an interval by which the ticks of that application keep away from those before it.
+
+        Multiples of the golden section without their whole part lie evenly, however many there are.
+        """
+        return len(self.parts.keys() - {name}) * GOLDEN % 1.0
 
     def sharing(self, gpu_type: str) -> list["BudgetPart"]:
         """The parts that have a share of the budget of that type."""

@@ -280,7 +280,9 @@ def _put_in_force(config: HeadwayConfig, profile: Profile, version: tuple[int, i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerContext:
-    """The collaborators of one planner. `clock` gives Unix seconds."""
+    """The collaborators of one planner. `clock` gives Unix seconds, `phase` is its share of an interval by
+    which its ticks come later than those of the first planner that began with it.
+    """
 
     actors: ControlActors
     connector: Connector
@@ -288,6 +290,7 @@ class PlannerContext:
     settings: RuntimeSettings
     clock: Callable[[], float]
     part: BudgetPart
+    phase: float = 0.0
     advice: LiveAdvice = field(default_factory=LiveAdvice)
     compute: Compute = asyncio.to_thread
     """Beside the event loop: the first look into a profile compiles, which takes seconds."""

@@ -8,6 +8,7 @@ else every `IDLE_S`.
 
 The grid does not drift, and a restart continues it:
 
+    due(0) = start + (1 + phase) * interval   by `phase` the planners of one process are kept apart
     due(k + n) = due(k) + n * interval        n = the first whole number that is not in the past, at least 1
 
 The numbers of ticks that were missed are skipped, so that anything that counts intervals sees the gap. A
@@ -78,9 +79,11 @@ LOOK_S, LOOK_TIMEOUT_S = 5.0, 1.0
 """Between two looks at the performance model while no tick is due, and how long one may take."""
 
 
-def first_tick(now_s: float, interval_s: float) -> TickTime:
-    """A new grid: the first tick is due when there is one whole interval to look back on."""
-    due_s = now_s + interval_s
+def first_tick(now_s: float, interval_s: float, phase: float = 0.0) -> TickTime:
+    """A new grid: the first tick is due when there is one whole interval to look back on, and `phase` of one
+    later.
+    """
+    due_s = now_s + (1.0 + phase) * interval_s
     return TickTime(tick=floor(due_s / interval_s), due_s=due_s)
 
 
@@ -280,7 +283,7 @@ class PlannerLoop:
         """The next tick, and how many were missed before it."""
         now_s, interval_s = self._context.clock(), self.state.policy.interval_s
         if self._last is None:
-            time, missed = first_tick(now_s, interval_s), 0
+            time, missed = first_tick(now_s, interval_s, self._context.phase), 0
         else:
             time, missed = next_tick(self._last, now_s, interval_s)
         self._counters.next_tick_at = time.due_s
@@ -291,8 +294,9 @@ class PlannerLoop:
         a pool that has no replica.
         """
         clock, delay_s = asyncio.get_running_loop().time, time.due_s - self._context.clock()
-        # Never longer than an interval: a clock that is set back would make it sleep on.
-        end_s = clock() + min(max(0.0, delay_s), self.state.policy.interval_s)
+        # Never longer than to a first tick: a clock that is set back would make it sleep on.
+        longest_s = (1.0 + self._context.phase) * self.state.policy.interval_s
+        end_s = clock() + min(max(0.0, delay_s), longest_s)
         while (left_s := end_s - clock()) > 0.0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(LOOK_S, left_s)):

@@ -222,6 +222,7 @@ class Deployment:
     store_away: bool = False
     name: str = "headway"
     budget: CommonBudget = field(default_factory=CommonBudget)
+    phase: float = 0.0
 
     def __post_init__(self) -> None:
         self.log = DecisionLog(self.store)
@@ -233,6 +234,7 @@ class Deployment:
             settings=self.settings,
             clock=clock,
             part=self.budget.join(self.name, self.settings, self.log, clock),
+            phase=self.phase,
             advice=LiveAdvice(self.store),
             compute=self._compute,
             stored=self._kept,

@@ -137,6 +137,18 @@ def out_of_turn(planner: Deployment) -> int:
     return sum(later - before < INTERVAL_S - 0.5 for before, later in pairwise(times))
 
 
+def test_planners_that_begin_at_once_tick_apart():
+    budget, phases = CommonBudget(), []
+    for number in range(30):
+        phases.append(budget.phase(str(number)))
+        Deployment(name=str(number), budget=budget)
+    assert phases[0] == 0.0
+    around = sorted(phases)
+    gaps = [later - before for before, later in pairwise([*around, 1.0])]
+    assert min(gaps) > 0.3 / 30
+    assert max(gaps) < 3.0 / 30
+
+
 @on_virtual_time
 async def test_a_higher_priority_has_its_gpus_within_two_ticks_and_each_decision_says_why():
     fleet = two()

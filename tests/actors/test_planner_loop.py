@@ -45,6 +45,13 @@ def test_ticks_come_on_a_steady_grid_from_one_interval_after_ready() -> None:
     assert [record["id"] for record in deployment.records()] == [0, 1, 2, 3]
 
 
+def test_a_planner_beside_others_begins_a_part_of_an_interval_later() -> None:
+    deployment = Deployment(phase=0.75)
+    in_virtual_time(deployment.run_for(45.0))
+    assert deployment.times() == [17.5, 27.5, 37.5]
+    assert deployment.status()["planner"]["late_ticks"] == 0
+
+
 def test_a_slow_collector_does_not_make_the_grid_drift() -> None:
     deployment = Deployment(actors=ScriptedActors(collecting=Script(busy, delay_s=1.5)))
     in_virtual_time(deployment.run_for(45.0))

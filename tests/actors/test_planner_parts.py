@@ -38,10 +38,12 @@ def stored_slo(store: MemoryStore) -> dict[str, Any]:
 @given(
     start_s=st.floats(0, 2e9),
     interval_s=st.floats(0.5, 1000),
+    phase=st.floats(0, 1, exclude_max=True),
     delays=st.lists(st.floats(0, 5000), max_size=20),
 )
-def test_due_times_stay_on_the_grid_and_never_lie_in_the_past(start_s, interval_s, delays) -> None:
-    first = time = first_tick(start_s, interval_s)
+def test_due_times_stay_on_the_grid_and_never_lie_in_the_past(start_s, interval_s, phase, delays) -> None:
+    first = time = first_tick(start_s, interval_s, phase)
+    assert interval_s - 1e-5 <= first.due_s - start_s <= 2.0 * interval_s + 1e-5
     now_s = start_s
     for delay_s in delays:
         now_s = max(now_s, time.due_s) + delay_s
