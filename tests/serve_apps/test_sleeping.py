@@ -151,7 +151,9 @@ def test_who_holds_a_gpu_sees_that_others_wait_for_it_until_they_give_up_or_die(
     assert holder.wanted
     both.leave()
     assert not holder.wanted
-    waiting = f"from serve_apps.sleeping import *; asyncio.run(GpuTurn(['0'], Path({str(tmp_path)!r})).wait())"
+    waiting = (
+        f"from serve_apps.sleeping import *; asyncio.run(GpuTurn(['0'], Path({str(tmp_path)!r})).wait())"
+    )
     with Popen([sys.executable, "-c", waiting]) as process:
         while not holder.wanted:
             time.sleep(0.01)
