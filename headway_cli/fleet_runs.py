@@ -12,19 +12,23 @@ from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
 
+import numpy as np
+
 from headway.config import FleetConfig, HeadwayConfig
 from headway.planning.sharing import Standing
 from headway.simulation.deployments import SimulatedDeployment, simulate_fleet
 from headway.simulation.report import SimulationReport
 from headway.simulation.simulate import Watchers
 from headway.words import percent, plural
-from headway.workload import Trace, TraceError, TraceOptions, open_trace, spooled
+from headway.workload import EmptyTraceError, Trace, TraceError, TraceOptions, open_trace, spooled
+from headway.workload.spool import RECORD
 from headway_cli.errors import CliError
 from headway_cli.fleet import BudgetUse, DeploymentUse, FleetReport, Spilled
-from headway_cli.job import Job, Progress, execute, make_report
+from headway_cli.job import Job, Progress, make_report
 from headway_cli.options import fleet as parse_parts
 
 NOTHING: Mapping[str, Spilled] = {}
+NOBODY = Spilled(np.empty(0, RECORD), np.empty(0, np.int64), 0.0)
 
 BY_USE = "use"
 """Parts in proportion to the GPU-hours that each used of the common budget."""
@@ -270,9 +274,12 @@ def run_fleet(
 
 
 def _opened(job: Job) -> Trace:
-    """Its requests; CliError with the deployment where they cannot be read."""
+    """Its requests, of which there may be none; CliError with the deployment where they cannot be read."""
     try:
         return open_trace(job.trace, job.options)
+    except EmptyTraceError:
+        # A rare model may have none in the time looked at.
+        return spooled(job.trace, *NOBODY)
     except TraceError as error:
         raise CliError(f"{job.settings_file}.simulation.load: {error}") from error
 
@@ -280,11 +287,11 @@ def _opened(job: Job) -> Trace:
 def run_split(jobs: Mapping[str, Job], gpus: int, parts: str, together: BudgetUse) -> BudgetUse:
     """Simulate the same deployments, each alone in its part: `chat=9,batch=3`, or by `use` of it."""
     split = _in_proportion(gpus, jobs, together) if parts == BY_USE else _stated(gpus, jobs, parts)
-    uses = []
+    uses = list[DeploymentUse]()
     for name, job in jobs.items():
         planner = job.config.planner.model_copy(update={"max_gpu_budget": split[name]})
         alone = replace(job, config=job.config.model_copy(update={"planner": planner}))
-        uses.append(_use(job, execute(alone)))
+        uses += run_fleet({name: alone}, None).deployments
     return BudgetUse(deployments=uses, parts=split)
 
 

@@ -33,7 +33,7 @@ import numpy.typing as npt
 from headway.workload.ingest import Ingested, RowCounts
 from headway.workload.prompts import PromptSettings, SharedPrompts
 from headway.workload.spool import SpoolWriter, to_records
-from headway.workload.text import MAX_TOKENS, TraceError
+from headway.workload.text import MAX_TOKENS, EmptyTraceError, TraceError
 
 Array = npt.NDArray[np.float64]
 GOLDEN = 0.6180339887498949
@@ -319,7 +319,7 @@ def generate(spec: str, generator: Generator) -> Ingested:
             writer.append_blocks(blocks)
             rows += len(times)
         if not rows:
-            raise TraceError(f"{spec}: empty trace: no request arrives in {load.duration_s:g} s")
+            raise EmptyTraceError(f"{spec}: empty trace: no request arrives in {load.duration_s:g} s")
         return Ingested(
             spool=writer.finish(),
             span_s=load.duration_s,

@@ -25,7 +25,7 @@ from headway.workload.generators import generate, looks_generated, parse_generat
 from headway.workload.ingest import Ingested, RowCounts, ingest_file
 from headway.workload.spool import Records, Spool, SpoolWriter
 from headway.workload.superpose import Cut, Scaling, Superposition
-from headway.workload.text import BLOCK_TOKENS, TraceError
+from headway.workload.text import BLOCK_TOKENS, EmptyTraceError, TraceError
 
 MAX_RATE_SCALE = 10_000
 """Copies that a trace may be superposed from; each needs a little memory."""
@@ -225,7 +225,9 @@ def _trace(name: str, ingested: Ingested, options: TraceOptions) -> Trace:
     )
     plan = Superposition(cut, scaling)
     if not plan.count():
-        raise TraceError(f"{name}: rate_scale {options.rate_scale:g} leaves none of {cut.rows()} requests")
+        raise EmptyTraceError(
+            f"{name}: rate_scale {options.rate_scale:g} leaves none of {cut.rows()} requests"
+        )
     return Trace(
         name=name,
         spool=ingested.spool,
@@ -262,7 +264,7 @@ def _cut(name: str, ingested: Ingested, options: TraceOptions) -> Cut:
         last = spool.first_row(span_s, lambda arrival: arrival - start_s)
     if first >= last:
         part = f"from start_s {start_s:.15g} for {span_s:.15g} s"
-        raise TraceError(f"{name}: no requests {part}: the trace is {ingested.span_s:.15g} s long")
+        raise EmptyTraceError(f"{name}: no requests {part}: the trace is {ingested.span_s:.15g} s long")
     return Cut(spool=spool, start_s=start_s, span_s=span_s, first_row=first, last_row=last)
 
 

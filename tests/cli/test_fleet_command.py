@@ -94,6 +94,19 @@ def document(report: FleetReport) -> dict[str, Any]:
     return report.document()
 
 
+def test_a_model_may_have_no_request_in_the_time_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
+    rare = "steady:rate_rps=0.00001,duration_s=240,seed=3"
+    asleep = f"  rare: {{pools: {{mixed: {{min_replicas: 0}}}}, simulation: {{load: {{trace: '{rare}'}}}}}}\n"
+    Path("fleet.yaml").write_text(GOOD + asleep, encoding="utf-8")
+    flags = "--split", "use", "--json", "out.json", "--report", "out.html"
+    assert headway(capsys, "simulate", "--fleet", "fleet.yaml", *flags).code == 0
+    found = parse_fleet(json.loads(Path("out.json").read_text(encoding="utf-8")))
+    assert found.beside is not None
+    for use in (found.whole, found.beside):
+        (none,) = (each for each in use.deployments if each.name == "rare")
+        assert (none.lost, none.report.requests, none.report.gpu_hours) == (0, 0, 0.0)
+
+
 @pytest.mark.parametrize("case", FILES)
 def test_fleets_that_cannot_be_simulated(case: str, capsys: pytest.CaptureFixture[str]) -> None:
     text, words = FILES[case]
