@@ -11,10 +11,6 @@ too. So after a restart each holds what its log says before anybody asks. The le
 parts is the budget. Parts without one have no share, and what they hold does not count. There is a budget for
 each `fleet.gpu_type`; they have nothing to do with each other.
 
-Room on nodes is judged where Ray is asked for the engines' GPUs, and has the whole budget: else there may be
-nodes to come, which have to be asked for. It is what is free, what drains, and what others would give up. The
-latter is not counted on for `VAIN_S` if they did so, and after `HOPES` decisions Serve has stopped others.
-
 Woken are, out of turn, those that hold more than is due to them when somebody waits for it or the budget
 became less, and those that wait when others hold less. `ask` runs beside the event loop.
 
@@ -24,36 +20,31 @@ idle application that holds more than its floor, whatever is free.
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache
 from math import inf, sqrt
 from threading import RLock
 from typing import Any
 
-from actors.connectors.protocol import PoolCounts, Replica
-from actors.hosts import NO_NODES, Look, nodes_and_groups
+from actors.connectors.protocol import PoolCounts
+from actors.hosts import Look, nodes_and_groups
 from actors.planning.log import DecisionLog
+from actors.planning.room import Nodes, Room
 from actors.planning.settings import Author, RuntimeSettings
-from headway.config import ConfigError, HeadwayConfig
-from headway.engine.kinds import node_needs
+from headway.config import HeadwayConfig
 from headway.planning import PlanningError, PoolLimits, Role, policy_settings
 from headway.planning.common_budget import NEEDED_RPS, Claim, Division, LiveGrant, divide
 from headway.planning.deciding import gpus as gpus_of
 from headway.planning.documents import FleetDocument, FleetEntry, ShareFigures, StandingFigures
-from headway.planning.placement import EVERY, GPU, Layout, OnNode, Placement, free_words, placed
+from headway.planning.placement import EVERY, Layout, Placement
 from headway.planning.sharing import GpuLosses, Standing, share
 from headway.planning.sleeping import SleepingPool, kept_for_sleep
-from interp import ProfileError
 
 logger = logging.getLogger(__name__)
 
 STATED_INTERVALS = 3
 """For so many intervals it counts what a part has stated."""
-HOPES, VAIN_S = 2, 1800.0
-NODES_S = 1.0
-"""For as long what is free on nodes is not asked for again."""
 GOLDEN = (sqrt(5.0) - 1.0) / 2.0
 GONE_S = 10.0
 """Between two looks whether an application that has left comes again."""
@@ -65,8 +56,7 @@ class CommonBudget:
     def __init__(self, look: Callable[[], Look] = nodes_and_groups) -> None:
         self.parts: dict[str, BudgetPart] = {}
         self.lock = RLock()
-        self._look, self._looked_s = look, -inf
-        self._nodes, self._groups = NO_NODES
+        self.nodes = Nodes(look)
 
     def join(
         self, name: str, settings: RuntimeSettings, log: DecisionLog, clock: Callable[[], float]
@@ -113,10 +103,7 @@ class CommonBudget:
 
     def layout(self, now_s: float) -> Layout:
         """What is free on nodes, and the replicas of all parts. Blocks while it asks Ray."""
-        if abs(now_s - self._looked_s) >= NODES_S:
-            (self._nodes, self._groups), self._looked_s = self._look(), now_s
-        replicas = {name: [*part.on_nodes(self._groups)] for name, part in self.parts.items()}
-        return Layout(nodes=self._nodes, replicas=replicas)
+        return self.nodes.layout({name: part.room for name, part in self.parts.items()}, now_s)
 
     async def left(self, part: "BudgetPart", comes_again: Callable[[], Awaitable[bool]]) -> None:
         """Forget a part once its application is none any more; nothing happens if another has its place."""
@@ -141,7 +128,7 @@ class CommonBudget:
             types = sorted({part.gpu_type for part in parts.values() if part.shares})
             budgets = {each: self.gpus(each) or 0 for each in types}
             gpus = sum(budgets.values()) if budgets else None
-            by_type, room = budgets if any(types) else {}, free_words(node.free for node in self._nodes)
+            by_type, room = budgets if any(types) else {}, self.nodes.words
             return FleetDocument(gpus=gpus, by_type=by_type, room=room, deployments=entries)
 
 
@@ -175,13 +162,8 @@ class BudgetPart:
         self._granted: int | None = None
         """By a decision that is not carried out yet."""
         self._waits = 0
-        self.replicas: Sequence[Replica] | None = None
-        """As they were seen last."""
+        self.room = Room(name, lambda: self.config)
         self._crowded = self._lends = False
-        self._hopes = 0
-        """Decisions in which room may still come of what others have given up."""
-        self._vain_s = -inf
-        """When none had come."""
         self._leaving: asyncio.Task[None] | None = None
         self._each = _gpus_each(self.config, log)
         self._held = self._known()
@@ -262,64 +244,13 @@ class BudgetPart:
         """Of the replicas wanted, with these losses, those that find room; all where that is not judged, or
         where no more than these are due to it.
         """
-        if not self._needs or self.replicas is None or self.config.planner.dry_run:
+        if not self.room.judged or self.config.planner.dry_run:
             return EVERY
         with self._budget.lock:
-            layout, now_s = self._budget.layout(self._clock()), self._clock()
-            if min(map(layout.gpus, self._needs.values())) < (self._budget.gpus(self.gpu_type) or 0):
+            layout = self._budget.layout(now_s := self._clock())
+            if self.room.gpus(layout) < (self._budget.gpus(self.gpu_type) or 0):
                 return EVERY
-            there = Counter(one.role for one in layout.replicas[self.name] if not one.draining)
-            now = placed(wanted, there, self._needs, layout.rooms())
-            if not now.most:
-                self._hopes = 0
-                return EVERY
-            division = self._with(losses)
-            mine = division.due[self.name].gpus
-
-            def enough(found: Placement) -> bool:
-                return not found.most or mine <= self._gpus({**wanted, **found.most})
-
-            if enough(now):
-                self._hopes = 0
-                return EVERY
-            others = (name for name in division.due if name != self.name)
-            keep = {name: min(division.claims[name].holds, division.due[name].gpus) for name in others}
-            found = now
-            if now_s - self._vain_s >= VAIN_S:
-                found = placed(wanted, there, self._needs, layout.rooms(keep))
-            if found.most != now.most:
-                self._hopes = HOPES
-            elif self._hopes:
-                # What Ray says is free lags behind.
-                self._hopes -= 1
-                if self._hopes:
-                    return EVERY
-                self._vain_s = now_s
-            return EVERY if enough(found) else found
-
-    def on_nodes(self, groups: Mapping[str, str]) -> Iterator[OnNode]:
-        """Its replicas whose needs are known, but those that wait for room."""
-        for each in sorted(self.replicas or (), key=lambda each: each.started_s):
-            if each.role in self._needs and groups.get(each.replica) != "":
-                node, draining = each.node or groups.get(each.replica, ""), each.phase == "draining"
-                yield OnNode(role=each.role, node=node, needs=self._needs[each.role], draining=draining)
-
-    @cached_property
-    def _needs(self) -> Mapping[Role, Mapping[str, float]]:
-        """What a replica takes of a node, of pools for which Ray is asked for GPUs.
-
-        What sleeps keeps its place, so of pools with sleepers nothing is judged.
-        """
-        config = self.config
-        if config.connector.kind != "ray_serve":
-            return {}
-        try:
-            needs = {Role(name): node_needs(config, Role(name)) for name in config.pools}
-        except (ConfigError, ProfileError) as error:
-            logger.warning("%s: what its replicas take of a node is not known: %s", self.name, error)
-            return {}
-        awake = (role for role in needs if not config.pools[role.value].sleepers)
-        return {role: needs[role] for role in awake if GPU in needs[role]}
+            return self.room.place(wanted, layout, lambda: self._with(losses), self._gpus, now_s)
 
     def _with(self, losses: GpuLosses) -> Division:
         """The division if it stated these losses."""

@@ -385,7 +385,7 @@ class PlannerLoop:
             else:
                 counts = await connector.state()
         self.state.counts, self.state.connector_fault = counts, ""
-        self._context.part.replicas = replicas
+        self._context.part.room.replicas = replicas
         self._hold()
         self.state.seen_at["replicas"] = self._context.clock()
         self._context.advice.look(self._context.clock(), counts)

@@ -456,9 +456,9 @@ async def test_the_smallest_of_the_budgets_stated_holds_and_a_change_acts_at_onc
             ConfigError, match=r"9 GPUs do not hold the floors of all deployments \(batch 9, chat 1\)"
         ):
             fleet["batch"].loop.update_settings({"share.floor_gpus": 9})
+        more = {"share.ceiling_gpus": 3, "pools.mixed": {"min_replicas": 4, "max_replicas": 20}}
         with pytest.raises(ConfigError, match=r"share.ceiling_gpus: chat may hold 3, its minimum is 4"):
-            minimum = {"min_replicas": 4, "max_replicas": 20}
-            fleet["chat"].loop.update_settings({"share.ceiling_gpus": 3, "pools.mixed": minimum})
+            fleet["chat"].loop.update_settings(more)
     assert fleet.most <= GPUS
 
 
