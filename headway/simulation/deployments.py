@@ -38,6 +38,7 @@ from headway.simulation.observing import PerformanceLearner
 from headway.simulation.results import SimulationResult
 from headway.simulation.scenario import Scenario
 from headway.simulation.simulate import RequestSource, SimulationRun, Watchers
+from headway.words import plural
 from interp.jit import drop_stale_cache
 
 
@@ -135,8 +136,7 @@ class _SharedRuns:
         self.budget, self.host_memory = budget, host_memory
         self.interval_s = deployments[0].policy.interval_s
         self.deployments = {each.name: each for each in deployments}
-        sizes = [each.scenario.gpus_per_node for each in deployments if each.scenario.gpus_per_node]
-        self.nodes = SimulatedNodes(budget, min(sizes)) if sizes else None
+        self.nodes = _nodes(deployments, budget)
         self.runs = {each.name: each.run() for each in deployments}
         at_once = [each.scenario.start_up.at_once for each in deployments if each.scenario.start_up.at_once]
         loads = Loads(min(at_once, default=None))
@@ -241,6 +241,20 @@ class _SharedRuns:
         run = self.runs[name]
         assert isinstance(run.policy, HeadwayPolicy)
         return run.policy.within(run.scenario.bounds.at(now_s, run.policy.starts_s(run.state)).limits)
+
+
+def _nodes(deployments: Sequence[SimulatedDeployment], budget: int) -> SimulatedNodes | None:
+    sizes = [each.scenario.gpus_per_node for each in deployments if each.scenario.gpus_per_node]
+    if not sizes:
+        return None
+    size = min(sizes)
+    for each in deployments:
+        if (needs := max(pool.gpus_per_replica for pool in each.scenario.pools.values())) > size:
+            nodes = f"nodes of {plural(size, 'GPU')}"
+            raise PlanningError(
+                f"simulation.gpus_per_node: {nodes} hold no replica of {each.name}, which needs {needs}"
+            )
+    return SimulatedNodes(budget, size)
 
 
 def _nothing(seen: Observation) -> bool:

@@ -226,11 +226,11 @@ def on_nodes(gpus_per_node):
     groups = {Role.MIXED: PoolLimits(max_replicas=5, gpus_per_replica=4)}
     ones = {Role.MIXED: PoolLimits(max_replicas=20)}
     both = [
-        deployment("groups", priority=1, rate=8.0, duration_s=300.0, initial=1, pools=groups),
+        deployment("groups", priority=1, rate=16.0, duration_s=300.0, initial=1, pools=groups),
         deployment("ones", rate=60.0, duration_s=300.0, initial=4, seed=2, pools=ones),
     ]
     sized = [replace(one, scenario=replace(one.scenario, gpus_per_node=gpus_per_node)) for one in both]
-    return simulate_fleet(sized, 12)
+    return simulate_fleet(sized, 21)
 
 
 def most_and_words(results, name):
@@ -239,14 +239,20 @@ def most_and_words(results, name):
 
 
 def test_a_group_that_has_room_on_no_node_is_not_granted():
-    whole, thirds = on_nodes(6), on_nodes(3)
-    assert most_and_words(whole, "groups")[0] == 2
-    most, words = most_and_words(thirds, "groups")
-    # Its minimum is promised. Nothing more is asked for, and the others have what it cannot use.
-    assert (most, "4 GPUs on one node needed, most free is" in words) == (1, True)
-    assert most_and_words(thirds, "ones")[0] > most_and_words(whole, "ones")[0]
-    assert thirds["groups"].attainment < whole["groups"].attainment
-    assert max(asked(whole).max(), asked(thirds).max()) <= 12
+    whole, fives = on_nodes(21), on_nodes(5)
+    assert most_and_words(whole, "groups")[0] == 5
+    most, words = most_and_words(fives, "groups")
+    # The others have what it cannot use.
+    assert most < 5
+    assert "4 GPUs on one node needed, most free is" in words
+    assert most_and_words(fives, "ones")[0] > most_and_words(whole, "ones")[0]
+    assert fives["groups"].attainment < whole["groups"].attainment
+    assert max(asked(whole).max(), asked(fives).max()) <= 21
+
+
+def test_nodes_that_hold_no_replica_are_refused():
+    with pytest.raises(PlanningError, match="nodes of 3 GPUs hold no replica of groups, which needs 4"):
+        on_nodes(3)
 
 
 @pytest.mark.parametrize(("at_once", "ready_after_s"), [(None, [30.0] * 4), (2, [30.0, 30.0, 60.0, 60.0])])
