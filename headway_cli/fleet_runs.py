@@ -12,23 +12,19 @@ from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
 
-import numpy as np
-
 from headway.config import FleetConfig, HeadwayConfig
 from headway.planning.sharing import Standing
 from headway.simulation.deployments import SimulatedDeployment, simulate_fleet
 from headway.simulation.report import SimulationReport
 from headway.simulation.simulate import Watchers
 from headway.words import percent, plural
-from headway.workload import EmptyTraceError, Trace, TraceError, TraceOptions, open_trace, spooled
-from headway.workload.spool import RECORD
+from headway.workload import Trace, TraceError, TraceOptions, open_trace, spooled
 from headway_cli.errors import CliError
 from headway_cli.fleet import BudgetUse, DeploymentUse, FleetReport, Spilled
 from headway_cli.job import Job, Progress, make_report
 from headway_cli.options import fleet as parse_parts
 
 NOTHING: Mapping[str, Spilled] = {}
-NOBODY = Spilled(np.empty(0, RECORD), np.empty(0, np.int64), 0.0)
 
 BY_USE = "use"
 """Parts in proportion to the GPU-hours that each used of the common budget."""
@@ -58,6 +54,7 @@ def _job(name: str, config: HeadwayConfig, file: Path, before: str | None) -> Jo
         duration_s=load.duration_s,
         rate_scale=load.rate_scale,
         seed=config.simulation.seed,
+        may_be_empty=True,  # A rare model may have no request in the time looked at.
     )
     trace = str(beside) if beside.is_file() else load.trace
     return Job(trace=trace, config=config, options=options, label=name, settings_file=place)
@@ -274,12 +271,9 @@ def run_fleet(
 
 
 def _opened(job: Job) -> Trace:
-    """Its requests, of which there may be none; CliError with the deployment where they cannot be read."""
+    """Its requests; CliError with the deployment where they cannot be read."""
     try:
         return open_trace(job.trace, job.options)
-    except EmptyTraceError:
-        # A rare model may have none in the time looked at.
-        return spooled(job.trace, *NOBODY)
     except TraceError as error:
         raise CliError(f"{job.settings_file}.simulation.load: {error}") from error
 

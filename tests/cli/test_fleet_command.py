@@ -95,16 +95,20 @@ def document(report: FleetReport) -> dict[str, Any]:
 
 
 def test_a_model_may_have_no_request_in_the_time_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
-    rare = "steady:rate_rps=0.00001,duration_s=240,seed=3"
-    asleep = f"  rare: {{pools: {{mixed: {{min_replicas: 0}}}}, simulation: {{load: {{trace: '{rare}'}}}}}}\n"
-    Path("fleet.yaml").write_text(GOOD + asleep, encoding="utf-8")
+    load = "simulation: {load: {trace: 'steady:rate_rps=0.00001,duration_s=240,seed=3'}}"
+    asleep, ready = (
+        f"  {name}: {{model: {name}, pools: {{mixed: {{min_replicas: {least}}}}}, {load}}}\n"
+        for least, name in enumerate(("rare", "idle"))
+    )
+    Path("fleet.yaml").write_text(GOOD + asleep + ready, encoding="utf-8")
     flags = "--split", "use", "--json", "out.json", "--report", "out.html"
     assert headway(capsys, "simulate", "--fleet", "fleet.yaml", *flags).code == 0
     found = parse_fleet(json.loads(Path("out.json").read_text(encoding="utf-8")))
     assert found.beside is not None
     for use in (found.whole, found.beside):
-        (none,) = (each for each in use.deployments if each.name == "rare")
-        assert (none.lost, none.report.requests, none.report.gpu_hours) == (0, 0, 0.0)
+        reports = {each.name: each.report for each in use.deployments if each.name in ("rare", "idle")}
+        assert [(each.requests, each.simulated_s) for each in reports.values()] == [(0, 240.0)] * 2
+        assert reports["idle"].gpu_hours == pytest.approx(240 / 3600)  # It keeps its minimum.
 
 
 @pytest.mark.parametrize("case", FILES)
