@@ -158,13 +158,16 @@ def generate(
 ) -> None:
     """Write generated load (or any trace, scaled) as a plain trace file, or a fleet's settings."""
     check_outputs({"--output": output}, (spec,))
+    options = TraceOptions(rate_scale=rate_scale, seed=seed)
     if is_fleet_spec(spec):
+        if rate_scale != 1.0:
+            raise CliError("--rate-scale: does not go with a fleet; its rate_rps says it")
         settings = parse_fleet_spec(spec, seed).settings()
         head = f"# Written by `headway generate {spec} --seed {seed}`.\n"
         write_text(Path(output), head + yaml.safe_dump(settings, sort_keys=False, width=1000))
         print(f"wrote {output}: {len(settings['deployments'])} deployments")
         return
-    with open_trace(spec, TraceOptions(rate_scale=rate_scale, seed=seed)) as trace:
+    with open_trace(spec, options) as trace:
         say_notes(trace)
         write_trace(trace, Path(output))
         print(f"wrote {output}: {trace.request_count:,} requests in {trace.duration_s:g} s")
