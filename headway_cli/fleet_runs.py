@@ -210,6 +210,9 @@ def _least(
     low = sum(_minimum(group.jobs[name].config, use.report) for name, use in alone.items()) - 1
     high, short = int(free.most_gpus()), ""
     found = run_fleet(group.jobs, high, progress, came)
+    # A ceiling or the size of nodes may cost some of it on any budget.
+    less = {use.name: use for use in found.deployments if not use.keeps(alone[use.name])}
+    alone |= less
     while high - low > 1:
         tried = run_fleet(group.jobs, middle := (low + high) // 2, progress, came)
         if missed := [use for use in tried.deployments if not use.keeps(alone[use.name])]:
@@ -220,6 +223,7 @@ def _least(
         f"{_gpus(group, high)} suffice{'s' if high == 1 else ''} for what is kept with "
         f"{free.most_gpus():.0f}, the most that all want at once"
         + (f"; with {low}, {short} of what can be kept" if short else "")
+        + "".join(f"; {name} keeps less on {free.most_gpus():.0f} than without a budget" for name in less)
     )
     return found, high, sentence
 
@@ -280,7 +284,7 @@ def _opened(job: Job) -> Trace:
 
 def run_split(jobs: Mapping[str, Job], gpus: int, parts: str, together: BudgetUse) -> BudgetUse:
     """Simulate the same deployments, each alone in its part: `chat=9,batch=3`, or by `use` of it."""
-    split = _in_proportion(gpus, jobs, together) if parts == BY_USE else _stated(gpus, jobs, parts)
+    split = _in_proportion(gpus, jobs, together) if parts == BY_USE else stated_parts(gpus, jobs, parts)
     uses = list[DeploymentUse]()
     for name, job in jobs.items():
         planner = job.config.planner.model_copy(update={"max_gpu_budget": split[name]})
@@ -289,7 +293,8 @@ def run_split(jobs: Mapping[str, Job], gpus: int, parts: str, together: BudgetUs
     return BudgetUse(deployments=uses, parts=split)
 
 
-def _stated(gpus: int, jobs: Mapping[str, Job], text: str) -> Mapping[str, int]:
+def stated_parts(gpus: int, jobs: Mapping[str, Job], text: str) -> Mapping[str, int]:
+    """`chat=9,batch=3` of so many GPUs; CliError where that is no split of them."""
     parts = parse_parts("--split", text, also=f"{BY_USE} or ")
     if odd := sorted(parts.keys() ^ jobs.keys()):
         raise CliError(f"--split: should name each deployment once, and {odd[0]} is not in both")

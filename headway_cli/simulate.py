@@ -13,8 +13,8 @@ from headway.workload.fleet import is_fleet_spec, parse_fleet_spec
 from headway_cli.errors import CliError
 from headway_cli.flags import argument, option, spread
 from headway_cli.fleet import FleetReport
-from headway_cli.fleet_runs import fleet_jobs, run_budgets, run_least, run_split
-from headway_cli.fleet_view import print_fleet
+from headway_cli.fleet_runs import BY_USE, fleet_jobs, run_budgets, run_least, run_split, stated_parts
+from headway_cli.fleet_view import OVER_TIME, print_fleet
 from headway_cli.fleet_view import render as render_fleet
 from headway_cli.job import Job, execute
 from headway_cli.notes import say_notes
@@ -121,6 +121,9 @@ def _simulate_fleet(
             "no fleet.gpus to split" if gpus is None else "fleet.gpus of several types; it splits one budget"
         )
         raise CliError(f"--split: {file} has {has}")
+    if split is not None and gpus is not None and split != BY_USE:
+        stated_parts(gpus, jobs, split)
+    others = None if other is None else fleet_jobs(*other)
     announce_compilation()
     if least:
         with bar("simulating") as progress:
@@ -130,9 +133,10 @@ def _simulate_fleet(
     with bar("simulating") as progress:
         whole = run_budgets(jobs, fleet.budgets, progress)
         beside = None if split is None or gpus is None else run_split(jobs, gpus, split, whole)
-        if other is not None:
-            use = run_budgets(fleet_jobs(*other), other[0].budgets, progress)
-            beside = replace(use, file=other[1].stem)
+        if other is not None and others is not None:
+            use = run_budgets(others, other[0].budgets, progress)
+            path = other[1]
+            beside = replace(use, file=path.name if path.stem in OVER_TIME else path.stem)
     found = FleetReport(gpus=gpus, whole=whole, beside=beside)
     print_fleet(found, deliver(json, report, found.document, lambda: render_fleet(found)))
 

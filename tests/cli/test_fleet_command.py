@@ -157,6 +157,31 @@ def test_a_fleet_is_shown_beside_another(capsys: pytest.CaptureFixture[str]) -> 
     assert page.count("budget 6") == 1, "the other has another one"
 
 
+@pytest.mark.parametrize("name", ["shared", "split"])
+def test_another_fleet_is_told_from_the_ways_to_use_a_budget(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for file in ("fleet.yaml", f"{name}.yaml"):
+        Path(file).write_text(GOOD, encoding="utf-8")
+    command = "simulate", "--fleet", "fleet.yaml", "--against", f"{name}.yaml", "--report", "out.html"
+    said = headway(capsys, *command).out
+    assert re.search(rf"Shared .*\n{name}\.yaml  ", said)
+    assert f"GPUs, {name}.yaml" in Path("out.html").read_text(encoding="utf-8")
+
+
+def test_what_stands_beside_a_fleet_is_checked_before_anything_is_simulated(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # Its requests cannot be read, which a simulation would say first.
+    Path("fleet.yaml").write_text(GOOD.replace(f"{LOAD},seed=2", "none.csv"), encoding="utf-8")
+    Path("other.yaml").write_text(GOOD.replace(f'trace: "{LOAD},seed=1"', ""), encoding="utf-8")
+    for flags, fault in {
+        ("--split", "chat=3"): "--split: should name each deployment once",
+        ("--against", "other.yaml"): "other.yaml: deployments.chat.simulation.load.trace: missing",
+    }.items():
+        assert fault in headway(capsys, "simulate", "--fleet", "fleet.yaml", *flags).complaint()
+
+
 def test_without_a_budget_each_is_simulated_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
     Path("fleet.yaml").write_text(GOOD.replace("fleet:", "# fleet:"), encoding="utf-8")
     ended = headway(capsys, "simulate", "--fleet", "fleet.yaml", "--json", "out.json", "--report", "out.html")
@@ -306,3 +331,16 @@ def test_the_least_budgets_are_those_with_a_gpu_less_of_which_somebody_misses() 
         assert f"; with {least - 1}, {name} keeps " in said
     assert found.gpus == sum(int(said.split()[0]) for said in found.least)
     assert parse_fleet(found.document()).least == list(found.least)
+
+
+def test_the_least_budget_is_that_of_what_is_kept_under_ceilings() -> None:
+    text = GOOD.replace("rate_rps=8", "rate_rps=24").replace("priority: 2", "priority: 2, ceiling_gpus: 2")
+    jobs, _ = fleet(text)
+    found = run_least(jobs, {"": 9})
+    alone = {use.name: use for use in run_fleet(jobs, None).deployments}
+    chat, batch = found.whole.deployments
+    assert (chat.keeps(alone["chat"]), batch.keeps(alone["batch"])) == (False, True)
+    (said,) = found.least
+    most = int(said.split("kept with ")[1].split(",")[0])
+    assert f"chat keeps less on {most} than without a budget" in said
+    assert int(said.split()[0]) == found.gpus < most
