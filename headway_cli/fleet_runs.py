@@ -12,23 +12,19 @@ from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
 
-import numpy as np
-
 from headway.config import FleetConfig, HeadwayConfig
 from headway.planning.sharing import Standing
 from headway.simulation.deployments import SimulatedDeployment, simulate_fleet
 from headway.simulation.report import SimulationReport
 from headway.simulation.simulate import Watchers
 from headway.words import percent, plural
-from headway.workload import EmptyTraceError, Trace, TraceError, TraceOptions, open_trace, spooled
-from headway.workload.spool import RECORD
+from headway.workload import Trace, TraceError, TraceOptions, open_trace, spooled
 from headway_cli.errors import CliError
 from headway_cli.fleet import BudgetUse, DeploymentUse, FleetReport, Spilled
 from headway_cli.job import Job, Progress, make_report
 from headway_cli.options import fleet as parse_parts
 
 NOTHING: Mapping[str, Spilled] = {}
-NOBODY = Spilled(np.empty(0, RECORD), np.empty(0, np.int64), 0.0)
 
 BY_USE = "use"
 """Parts in proportion to the GPU-hours that each used of the common budget."""
@@ -58,6 +54,7 @@ def _job(name: str, config: HeadwayConfig, file: Path, before: str | None) -> Jo
         duration_s=load.duration_s,
         rate_scale=load.rate_scale,
         seed=config.simulation.seed,
+        may_be_empty=True,  # A rare model may have no request in the time looked at.
     )
     trace = str(beside) if beside.is_file() else load.trace
     return Job(trace=trace, config=config, options=options, label=name, settings_file=place)
@@ -213,6 +210,9 @@ def _least(
     low = sum(_minimum(group.jobs[name].config, use.report) for name, use in alone.items()) - 1
     high, short = int(free.most_gpus()), ""
     found = run_fleet(group.jobs, high, progress, came)
+    # A ceiling or the size of nodes may cost some of it on any budget.
+    less = {use.name: use for use in found.deployments if not use.keeps(alone[use.name])}
+    alone |= less
     while high - low > 1:
         tried = run_fleet(group.jobs, middle := (low + high) // 2, progress, came)
         if missed := [use for use in tried.deployments if not use.keeps(alone[use.name])]:
@@ -223,6 +223,7 @@ def _least(
         f"{_gpus(group, high)} suffice{'s' if high == 1 else ''} for what is kept with "
         f"{free.most_gpus():.0f}, the most that all want at once"
         + (f"; with {low}, {short} of what can be kept" if short else "")
+        + "".join(f"; {name} keeps less on {free.most_gpus():.0f} than without a budget" for name in less)
     )
     return found, high, sentence
 
@@ -274,19 +275,16 @@ def run_fleet(
 
 
 def _opened(job: Job) -> Trace:
-    """Its requests, of which there may be none; CliError with the deployment where they cannot be read."""
+    """Its requests; CliError with the deployment where they cannot be read."""
     try:
         return open_trace(job.trace, job.options)
-    except EmptyTraceError:
-        # A rare model may have none in the time looked at.
-        return spooled(job.trace, *NOBODY)
     except TraceError as error:
         raise CliError(f"{job.settings_file}.simulation.load: {error}") from error
 
 
 def run_split(jobs: Mapping[str, Job], gpus: int, parts: str, together: BudgetUse) -> BudgetUse:
     """Simulate the same deployments, each alone in its part: `chat=9,batch=3`, or by `use` of it."""
-    split = _in_proportion(gpus, jobs, together) if parts == BY_USE else _stated(gpus, jobs, parts)
+    split = _in_proportion(gpus, jobs, together) if parts == BY_USE else stated_parts(gpus, jobs, parts)
     uses = list[DeploymentUse]()
     for name, job in jobs.items():
         planner = job.config.planner.model_copy(update={"max_gpu_budget": split[name]})
@@ -295,7 +293,8 @@ def run_split(jobs: Mapping[str, Job], gpus: int, parts: str, together: BudgetUs
     return BudgetUse(deployments=uses, parts=split)
 
 
-def _stated(gpus: int, jobs: Mapping[str, Job], text: str) -> Mapping[str, int]:
+def stated_parts(gpus: int, jobs: Mapping[str, Job], text: str) -> Mapping[str, int]:
+    """`chat=9,batch=3` of so many GPUs; CliError where that is no split of them."""
     parts = parse_parts("--split", text, also=f"{BY_USE} or ")
     if odd := sorted(parts.keys() ^ jobs.keys()):
         raise CliError(f"--split: should name each deployment once, and {odd[0]} is not in both")

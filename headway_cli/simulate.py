@@ -13,8 +13,8 @@ from headway.workload.fleet import is_fleet_spec, parse_fleet_spec
 from headway_cli.errors import CliError
 from headway_cli.flags import argument, option, spread
 from headway_cli.fleet import FleetReport
-from headway_cli.fleet_runs import fleet_jobs, run_budgets, run_least, run_split
-from headway_cli.fleet_view import print_fleet
+from headway_cli.fleet_runs import BY_USE, fleet_jobs, run_budgets, run_least, run_split, stated_parts
+from headway_cli.fleet_view import OVER_TIME, print_fleet
 from headway_cli.fleet_view import render as render_fleet
 from headway_cli.job import Job, execute
 from headway_cli.notes import say_notes
@@ -121,6 +121,9 @@ def _simulate_fleet(
             "no fleet.gpus to split" if gpus is None else "fleet.gpus of several types; it splits one budget"
         )
         raise CliError(f"--split: {file} has {has}")
+    if split is not None and gpus is not None and split != BY_USE:
+        stated_parts(gpus, jobs, split)
+    others = None if other is None else fleet_jobs(*other)
     announce_compilation()
     if least:
         with bar("simulating") as progress:
@@ -130,9 +133,10 @@ def _simulate_fleet(
     with bar("simulating") as progress:
         whole = run_budgets(jobs, fleet.budgets, progress)
         beside = None if split is None or gpus is None else run_split(jobs, gpus, split, whole)
-        if other is not None:
-            use = run_budgets(fleet_jobs(*other), other[0].budgets, progress)
-            beside = replace(use, file=other[1].stem)
+        if other is not None and others is not None:
+            use = run_budgets(others, other[0].budgets, progress)
+            path = other[1]
+            beside = replace(use, file=path.name if path.stem in OVER_TIME else path.stem)
     found = FleetReport(gpus=gpus, whole=whole, beside=beside)
     print_fleet(found, deliver(json, report, found.document, lambda: render_fleet(found)))
 
@@ -158,13 +162,16 @@ def generate(
 ) -> None:
     """Write generated load (or any trace, scaled) as a plain trace file, or a fleet's settings."""
     check_outputs({"--output": output}, (spec,))
+    options = TraceOptions(rate_scale=rate_scale, seed=seed)
     if is_fleet_spec(spec):
+        if rate_scale != 1.0:
+            raise CliError("--rate-scale: does not go with a fleet; its rate_rps says it")
         settings = parse_fleet_spec(spec, seed).settings()
         head = f"# Written by `headway generate {spec} --seed {seed}`.\n"
         write_text(Path(output), head + yaml.safe_dump(settings, sort_keys=False, width=1000))
         print(f"wrote {output}: {len(settings['deployments'])} deployments")
         return
-    with open_trace(spec, TraceOptions(rate_scale=rate_scale, seed=seed)) as trace:
+    with open_trace(spec, options) as trace:
         say_notes(trace)
         write_trace(trace, Path(output))
         print(f"wrote {output}: {trace.request_count:,} requests in {trace.duration_s:g} s")

@@ -143,7 +143,8 @@ class _SharedRuns:
         for run in self.runs.values():
             run.fleet.loads = loads
         self.demands = {each.name: each.demand(_first(each.scenario)) for each in deployments}
-        for each in deployments:
+        # In the order of `placement`, whatever that of the file.
+        for each in sorted(deployments, key=lambda each: (-_largest(each.scenario), each.name)):
             self._follow(each.name, each.scenario.initial)
 
     def results(self) -> Mapping[str, SimulationResult]:
@@ -249,7 +250,7 @@ def _nodes(deployments: Sequence[SimulatedDeployment], budget: int) -> Simulated
         return None
     size = min(sizes)
     for each in deployments:
-        if (needs := max(pool.gpus_per_replica for pool in each.scenario.pools.values())) > size:
+        if (needs := _largest(each.scenario)) > size:
             nodes = f"nodes of {plural(size, 'GPU')}"
             raise PlanningError(
                 f"simulation.gpus_per_node: {nodes} hold no replica of {each.name}, which needs {needs}"
@@ -280,6 +281,10 @@ def _first(scenario: Scenario) -> GpuLosses:
 
 def _least(scenario: Scenario) -> int:
     return gpus({role: pool.min_replicas for role, pool in scenario.pools.items()}, scenario.pools)
+
+
+def _largest(scenario: Scenario) -> int:
+    return max(pool.gpus_per_replica for pool in scenario.pools.values())
 
 
 def _fitted(scenario: Scenario, budget: int) -> Scenario:

@@ -214,12 +214,13 @@ class Tally(Outcomes):
         rates = {"local": local / looked_up, "external": self.external_tokens / looked_up}
         return {**rates, "combined": rates["local"] + rates["external"]}
 
-    def fail_unfinished(self, requests: NDArray[Any]) -> int:
-        """Count those among slots that hold a request as failed; their number."""
+    def fail_unfinished(self, requests: NDArray[Any], now_s: float) -> int:
+        """Count those among slots that hold a request as failed now; their number."""
         requests = requests[requests["number"] >= 0]
         left = requests["slo_class"]
         self.repeats += int(requests["repeats"].sum())
         self.fail(len(left))
+        self.minutes.add(requests=requests["first_arrival_s"], failed=np.full(len(left), now_s))
         for place, outcomes in enumerate(self.classes):
             outcomes.fail(int((left == place).sum()))
         return len(left)

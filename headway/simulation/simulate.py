@@ -32,6 +32,7 @@ from headway.simulation.results import FluidBound, SimulationResult, Tally
 from headway.simulation.router_driver import RequestContext, RouterDriver, SimulatedTrainer, named
 from headway.simulation.scenario import Scenario, ScenarioRouter
 from headway.simulation.utilisation import Utilisation
+from headway.words import plural
 from headway.workload import RequestChunk
 from interp.jit import drop_stale_cache
 
@@ -174,13 +175,13 @@ class SimulationRun:
             self._record(observation, None)
         self._close_window()
         clock = fleet.arrays.clock[0]
-        unfinished = self.tally.fail_unfinished(fleet.arrays.requests)
-        notes = [f"{unfinished} requests had not ended at the drain limit"] if unfinished else []
+        unfinished = self.tally.fail_unfinished(fleet.arrays.requests, float(clock["now_s"]))
+        notes = [f"{plural(unfinished, 'request')} had not ended at the drain limit"] if unfinished else []
         missed = len(scenario.crashes) - int(clock["crashes"])
         if missed:
             notes.append(f"{missed} of {len(scenario.crashes)} crashes found no ready replica")
         if spilled := sum(map(len, self.spilled)):
-            notes.append(f"{spilled:,} requests found no place and spilled over")
+            notes.append(f"{plural(spilled, 'request')} found no place and spilled over")
         if self.learner is not None:
             notes += self.learner.notes()
         routing = scenario.routing

@@ -3,7 +3,7 @@
 from headway.workload.formats import CsvFormat, known_formats
 from headway.workload.generators import known_generators
 from headway.workload.json_lines import JsonLinesFormat
-from headway.workload.text import BLOCK_TOKENS, EmptyTraceError, TraceError
+from headway.workload.text import BLOCK_TOKENS, TraceError
 from headway.workload.trace import (
     IntervalSeries,
     RequestChunk,
@@ -20,7 +20,6 @@ from headway.workload.trace import (
 __all__ = [
     "BLOCK_TOKENS",
     "CsvFormat",
-    "EmptyTraceError",
     "IntervalSeries",
     "JsonLinesFormat",
     "RequestChunk",

@@ -2,9 +2,8 @@
 
 A piece knows the number of its first line. Gzip is recognised by its magic bytes, whatever the file is
 called. The functions for single values accept a time, a token count or a block id, or raise BadValueError;
-the reader adds file, line and field. TraceError is the exception of this package: no caller handles a bad
-column differently from a bad number, all print the line. Only that nothing is wrong but that no request is
-there is told apart.
+the reader adds file, line and field. TraceError is the only exception of this package: no caller handles a
+bad column differently from a bad number, all print the line.
 """
 
 import gzip
@@ -19,10 +18,6 @@ from pathlib import Path
 
 class TraceError(Exception):
     """A trace, its options or a generator specification that cannot be used; one line says where and why."""
-
-
-class EmptyTraceError(TraceError):
-    """A trace that can be read, of which the part asked for has no request."""
 
 
 def at_line(path: Path, line: int, field: str, problem: str) -> TraceError:

@@ -25,7 +25,7 @@ from headway.workload.generators import generate, looks_generated, parse_generat
 from headway.workload.ingest import Ingested, RowCounts, ingest_file
 from headway.workload.spool import Records, Spool, SpoolWriter
 from headway.workload.superpose import Cut, Scaling, Superposition
-from headway.workload.text import BLOCK_TOKENS, EmptyTraceError, TraceError
+from headway.workload.text import BLOCK_TOKENS, TraceError
 
 MAX_RATE_SCALE = 10_000
 """Copies that a trace may be superposed from; each needs a little memory."""
@@ -40,6 +40,7 @@ class TraceOptions:
     superposes k shifted copies, a fraction thins one more. `seed` decides the thinning (and a generator's
     draws where its specification names no seed). `reorder_window_s` bounds how far back in time a row may
     jump. `shift_window_s` bounds the shift of a copy, None is min(600 s, a tenth of the span).
+    A part without requests is refused, unless it `may_be_empty`; its duration stays.
     """
 
     format: str | None = None
@@ -49,6 +50,7 @@ class TraceOptions:
     seed: int = 0
     reorder_window_s: float = 60.0
     shift_window_s: float | None = None
+    may_be_empty: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what has no meaning; raises TraceError naming the option."""
@@ -211,7 +213,7 @@ def _ingest(source: str | Path, options: TraceOptions) -> Ingested:
     if isinstance(source, str) and looks_generated(source) and not Path(source).exists():
         if options.format is not None:
             raise TraceError(f"{source}: format {options.format}: generated load has no format")
-        return generate(source, parse_generator(source, options.seed))
+        return generate(parse_generator(source, options.seed))
     return ingest_file(Path(source), options.format, options.reorder_window_s)
 
 
@@ -224,10 +226,8 @@ def _trace(name: str, ingested: Ingested, options: TraceOptions) -> Trace:
         seed=options.seed,
     )
     plan = Superposition(cut, scaling)
-    if not plan.count():
-        raise EmptyTraceError(
-            f"{name}: rate_scale {options.rate_scale:g} leaves none of {cut.rows()} requests"
-        )
+    if not (plan.count() or options.may_be_empty):
+        raise TraceError(f"{name}: rate_scale {options.rate_scale:g} leaves none of {cut.rows()} requests")
     return Trace(
         name=name,
         spool=ingested.spool,
@@ -248,7 +248,8 @@ def _prefill_only(counts: RowCounts) -> Iterator[str]:
 
 
 def _cut(name: str, ingested: Ingested, options: TraceOptions) -> Cut:
-    """The rows from `start_s` to before `start_s + duration_s`; raises TraceError when there are none.
+    """The rows from `start_s` to before `start_s + duration_s`; raises TraceError when there are none,
+    unless there may be.
 
     A duration beyond the end is cut to it: time after the last arrival is no part of the workload.
     """
@@ -262,9 +263,11 @@ def _cut(name: str, ingested: Ingested, options: TraceOptions) -> Cut:
     if options.duration_s is not None and options.duration_s <= left_s:
         span_s = options.duration_s
         last = spool.first_row(span_s, lambda arrival: arrival - start_s)
-    if first >= last:
+    if first >= last and not options.may_be_empty:
+        if not len(spool):
+            raise TraceError(f"{name}: empty trace: no request arrives in {ingested.span_s:g} s")
         part = f"from start_s {start_s:.15g} for {span_s:.15g} s"
-        raise EmptyTraceError(f"{name}: no requests {part}: the trace is {ingested.span_s:.15g} s long")
+        raise TraceError(f"{name}: no requests {part}: the trace is {ingested.span_s:.15g} s long")
     return Cut(spool=spool, start_s=start_s, span_s=span_s, first_row=first, last_row=last)
 
 

@@ -95,16 +95,20 @@ def document(report: FleetReport) -> dict[str, Any]:
 
 
 def test_a_model_may_have_no_request_in_the_time_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
-    rare = "steady:rate_rps=0.00001,duration_s=240,seed=3"
-    asleep = f"  rare: {{pools: {{mixed: {{min_replicas: 0}}}}, simulation: {{load: {{trace: '{rare}'}}}}}}\n"
-    Path("fleet.yaml").write_text(GOOD + asleep, encoding="utf-8")
+    load = "simulation: {load: {trace: 'steady:rate_rps=0.00001,duration_s=240,seed=3'}}"
+    asleep, ready = (
+        f"  {name}: {{model: {name}, pools: {{mixed: {{min_replicas: {least}}}}}, {load}}}\n"
+        for least, name in enumerate(("rare", "idle"))
+    )
+    Path("fleet.yaml").write_text(GOOD + asleep + ready, encoding="utf-8")
     flags = "--split", "use", "--json", "out.json", "--report", "out.html"
     assert headway(capsys, "simulate", "--fleet", "fleet.yaml", *flags).code == 0
     found = parse_fleet(json.loads(Path("out.json").read_text(encoding="utf-8")))
     assert found.beside is not None
     for use in (found.whole, found.beside):
-        (none,) = (each for each in use.deployments if each.name == "rare")
-        assert (none.lost, none.report.requests, none.report.gpu_hours) == (0, 0, 0.0)
+        reports = {each.name: each.report for each in use.deployments if each.name in ("rare", "idle")}
+        assert [(each.requests, each.simulated_s) for each in reports.values()] == [(0, 240.0)] * 2
+        assert reports["idle"].gpu_hours == pytest.approx(240 / 3600)  # It keeps its minimum.
 
 
 @pytest.mark.parametrize("case", FILES)
@@ -151,6 +155,31 @@ def test_a_fleet_is_shown_beside_another(capsys: pytest.CaptureFixture[str]) -> 
     page = Path("out.html").read_text()
     assert "GPUs, less" in page
     assert page.count("budget 6") == 1, "the other has another one"
+
+
+@pytest.mark.parametrize("name", ["shared", "split"])
+def test_another_fleet_is_told_from_the_ways_to_use_a_budget(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for file in ("fleet.yaml", f"{name}.yaml"):
+        Path(file).write_text(GOOD, encoding="utf-8")
+    command = "simulate", "--fleet", "fleet.yaml", "--against", f"{name}.yaml", "--report", "out.html"
+    said = headway(capsys, *command).out
+    assert re.search(rf"Shared .*\n{name}\.yaml  ", said)
+    assert f"GPUs, {name}.yaml" in Path("out.html").read_text(encoding="utf-8")
+
+
+def test_what_stands_beside_a_fleet_is_checked_before_anything_is_simulated(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # Its requests cannot be read, which a simulation would say first.
+    Path("fleet.yaml").write_text(GOOD.replace(f"{LOAD},seed=2", "none.csv"), encoding="utf-8")
+    Path("other.yaml").write_text(GOOD.replace(f'trace: "{LOAD},seed=1"', ""), encoding="utf-8")
+    for flags, fault in {
+        ("--split", "chat=3"): "--split: should name each deployment once",
+        ("--against", "other.yaml"): "other.yaml: deployments.chat.simulation.load.trace: missing",
+    }.items():
+        assert fault in headway(capsys, "simulate", "--fleet", "fleet.yaml", *flags).complaint()
 
 
 def test_without_a_budget_each_is_simulated_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
@@ -302,3 +331,16 @@ def test_the_least_budgets_are_those_with_a_gpu_less_of_which_somebody_misses() 
         assert f"; with {least - 1}, {name} keeps " in said
     assert found.gpus == sum(int(said.split()[0]) for said in found.least)
     assert parse_fleet(found.document()).least == list(found.least)
+
+
+def test_the_least_budget_is_that_of_what_is_kept_under_ceilings() -> None:
+    text = GOOD.replace("rate_rps=8", "rate_rps=24").replace("priority: 2", "priority: 2, ceiling_gpus: 2")
+    jobs, _ = fleet(text)
+    found = run_least(jobs, {"": 9})
+    alone = {use.name: use for use in run_fleet(jobs, None).deployments}
+    chat, batch = found.whole.deployments
+    assert (chat.keeps(alone["chat"]), batch.keeps(alone["batch"])) == (False, True)
+    (said,) = found.least
+    most = int(said.split("kept with ")[1].split(",")[0])
+    assert f"chat keeps less on {most} than without a budget" in said
+    assert int(said.split()[0]) == found.gpus < most

@@ -221,7 +221,7 @@ def test_only_headway_shares_a_budget():
         simulate_fleet([other], 20)
 
 
-def on_nodes(gpus_per_node):
+def on_nodes(gpus_per_node, step=1):
     """Groups of 4 GPUs that come first, and replicas of one; more is wanted of both than there is."""
     groups = {Role.MIXED: PoolLimits(max_replicas=5, gpus_per_replica=4)}
     ones = {Role.MIXED: PoolLimits(max_replicas=20)}
@@ -230,7 +230,7 @@ def on_nodes(gpus_per_node):
         deployment("ones", rate=60.0, duration_s=300.0, initial=4, seed=2, pools=ones),
     ]
     sized = [replace(one, scenario=replace(one.scenario, gpus_per_node=gpus_per_node)) for one in both]
-    return simulate_fleet(sized, 21)
+    return simulate_fleet(sized[::step], 21)
 
 
 def most_and_words(results, name):
@@ -253,6 +253,13 @@ def test_a_group_that_has_room_on_no_node_is_not_granted():
 def test_nodes_that_hold_no_replica_are_refused():
     with pytest.raises(PlanningError, match="nodes of 3 GPUs hold no replica of groups, which needs 4"):
         on_nodes(3)
+
+
+def test_nodes_are_filled_alike_whatever_the_order_of_deployments():
+    first, again = on_nodes(8), on_nodes(8, step=-1)
+    assert {name: again[name].report().document() for name in first} == {
+        name: one.report().document() for name, one in first.items()
+    }
 
 
 @pytest.mark.parametrize(("at_once", "ready_after_s"), [(None, [30.0] * 4), (2, [30.0, 30.0, 60.0, 60.0])])

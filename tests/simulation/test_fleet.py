@@ -122,6 +122,8 @@ def test_requests_that_have_not_ended_at_the_drain_limit_fail():
     assert result.simulated_s == 5.0
     assert result.tally.failed == 40 - len(records)
     assert result.tally.failed > 0
+    minutes = result.tally.minutes.columns()
+    assert (minutes["requests"], minutes["failed"]) == ([40], [result.tally.failed])
     assert "drain limit" in result.notes[0]
     assert result.tally.latencies["ttft_s"].count == 40
 

@@ -69,3 +69,18 @@ def test_the_file_is_a_fleet_that_can_be_simulated(
     jobs = fleet_jobs(fleet, file)
     used = run_fleet({name: jobs[name] for name in ("m001", "m012")}, 100)
     assert [one.report.trace.duration_s for one in used.deployments] == [360.0, 360.0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (("--seed", "-1"), "seed must be at least 0"),
+        (("--rate-scale", "2"), "--rate-scale: does not go with a fleet; its rate_rps says it"),
+    ],
+)
+def test_flags_that_a_fleet_cannot_have(
+    flags: tuple[str, str], problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = headway(capsys, "generate", "fleet:models=2", *flags, "--output", str(tmp_path / "fleet.yaml"))
+    assert said.code == 2
+    assert problem in said.err
