@@ -298,6 +298,8 @@ def stated_parts(gpus: int, jobs: Mapping[str, Job], text: str) -> Mapping[str, 
     parts = parse_parts("--split", text, also=f"{BY_USE} or ")
     if odd := sorted(parts.keys() ^ jobs.keys()):
         raise CliError(f"--split: should name each deployment once, and {odd[0]} is not in both")
+    if none := [name for name, part in parts.items() if part < 1]:
+        raise CliError(f"--split: {none[0]} has no GPU in it")
     if sum(parts.values()) > gpus:
         raise CliError(f"--split: the parts are {sum(parts.values())} GPUs, fleet.gpus is {gpus}")
     return parts

@@ -59,6 +59,7 @@ FLAGS = {
         "--split: should name each deployment once, and batch is not in both"
     ),
     ("--fleet", "fleet.yaml", "--split", "chat=3,batch=4"): "--split: the parts are 7 GPUs, fleet.gpus is 6",
+    ("--fleet", "fleet.yaml", "--split", "chat=6,batch=0"): "--split: batch has no GPU in it",
     (): "TRACE: missing; or --fleet FILE",
     (LOAD, "--split", "use"): "--split: goes with --fleet",
     (LOAD, "--least"): "--least: goes with --fleet",
