@@ -342,6 +342,10 @@ class BudgetPart:
             division = self._budget.division(self.gpu_type)
             grant = self._lent(division.grant(self.name), losses)
             self.grant = grant = replace(grant, wanted=max(grant.wanted, wanted), unplaced=unplaced)
+            for part in self.others():
+                # By what this one has stated it may give up what others wait for.
+                if part.grant is not None and not part.grant.lent:
+                    part._waits = max(0, division.due[part.name].gpus - part.holds)
             self._granted, self._waits = grant.gpus, 0 if grant.lent else division.waits(self.name)
             tell = division.over if self._waits or division.free < 0 else {}
             over = [self._budget.parts[name] for name in {*tell, *division.crowding} if name != self.name]

@@ -233,6 +233,21 @@ async def test_an_idle_model_of_a_higher_priority_yields_to_a_request_for_one_th
 
 
 @on_virtual_time
+async def test_what_is_given_up_for_a_request_that_waits_is_taken_at_once():
+    sleepers = {"mixed": {"min_replicas": 0, "max_replicas": 1}}
+    fleet = Fleet({"rare": {"pools": sleepers}, "main": {"pools": sleepers}}, gpus=1, load={"rare": 0.0})
+    async with fleet.running():
+        # To shortly before a tick of `main`, which gives its GPU up after one of `rare` then.
+        await asyncio.sleep(10.5 * INTERVAL_S)
+        fleet.load["main"], free_s = 0.0, 0.0
+        while not fleet.gpus_of("rare"):
+            free_s += not fleet.gpus_of("main")
+            fleet["rare"].loop.held("gateway", 1)
+            await asyncio.sleep(1.0)
+        assert free_s <= INTERVAL_S / 2
+
+
+@on_virtual_time
 @pytest.mark.parametrize(("load", "floor", "keeps"), [(0.0, 0, 0), (0.0, 1, 1), (CALM, 0, 3)])
 async def test_an_idle_one_lends_the_gpu_that_an_engine_of_another_waits_for_though_others_are_free(
     load: float, floor: int, keeps: int
