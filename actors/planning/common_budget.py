@@ -342,18 +342,22 @@ class BudgetPart:
             division = self._budget.division(self.gpu_type)
             grant = self._lent(division.grant(self.name), losses)
             self.grant = grant = replace(grant, wanted=max(grant.wanted, wanted), unplaced=unplaced)
-            for part in self.others():
-                # By what this one has stated it may give up what others wait for.
-                if part.grant is not None and not part.grant.lent:
-                    part._waits = max(0, division.due[part.name].gpus - part.holds)
             self._granted, self._waits = grant.gpus, 0 if grant.lent else division.waits(self.name)
             tell = division.over if self._waits or division.free < 0 else {}
             over = [self._budget.parts[name] for name in {*tell, *division.crowding} if name != self.name]
+            over += [part for part in self.others() if part.may_take(division)]
         for part in over:
             part.wake()
         if grant.gpus < self._minimum(self.config):
             raise PlanningError(f"fleet.gpus: not even min_replicas are free yet; {grant.words}")
         return grant
+
+    def may_take(self, division: Division) -> bool:
+        """Whether GPUs are free that are due to it by what another has stated; else it waits for them."""
+        if self.grant is None or self.grant.lent or not self._stated:
+            return False
+        self._waits = max(0, division.due[self.name].gpus - self.holds)
+        return self._waits > 0 and division.grant(self.name).gpus > self.holds
 
     def _lent(self, grant: LiveGrant, losses: GpuLosses) -> LiveGrant:
         """Without what an engine of another waits for, from then on until something is asked of this one."""
