@@ -16,7 +16,8 @@ nodes to come, which have to be asked for. It is what is free, what drains, and 
 latter is not counted on for `VAIN_S` if they did so, and after `HOPES` decisions Serve has stopped others.
 
 Woken are, out of turn, those that hold more than is due to them when somebody waits for it or the budget
-became less, and those that wait when others hold less. `ask` runs beside the event loop.
+became less, and those that wait when others hold or need less, or the budget became more. `ask` runs beside
+the event loop.
 
 Engines that share a GPU do not move to another that is free. So one that waits for its own gets it from an
 idle application that holds more than its floor, whatever is free.
@@ -351,6 +352,16 @@ class BudgetPart:
         if grant.gpus < self._minimum(self.config):
             raise PlanningError(f"fleet.gpus: not even min_replicas are free yet; {grant.words}")
         return grant
+
+    def changed(self) -> None:
+        """Wake those that may take what is free by the settings now in force."""
+        if not self.shares:
+            return
+        with self._budget.lock:
+            division = self._budget.division(self.gpu_type)
+            able = [part for part in self._budget.sharing(self.gpu_type) if part.may_take(division)]
+        for part in able:
+            part.wake()
 
     def may_take(self, division: Division) -> bool:
         """Whether GPUs are free that are due to it by what another has stated; else it waits for them."""

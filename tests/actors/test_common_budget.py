@@ -251,6 +251,24 @@ async def test_what_is_given_up_for_a_request_that_waits_is_taken_at_once():
 
 
 @on_virtual_time
+async def test_a_budget_that_grows_is_taken_at_once_by_who_waits():
+    sleepers = {"mixed": {"min_replicas": 0, "max_replicas": 1}}
+    main = {"mixed": {"min_replicas": 1, "max_replicas": 1}}
+    fleet = Fleet({"rare": {"pools": sleepers}, "main": {"pools": main}}, gpus=1, load={"rare": 0.0})
+    async with fleet.running():
+        # To a second after a tick of `main`.
+        await asyncio.sleep(10.8 * INTERVAL_S)
+        for second in range(int(INTERVAL_S / 2) + 1):
+            fleet["rare"].loop.held("gateway", 1)
+            await asyncio.sleep(1.0)
+            if second == 0:
+                assert "holds 0 of 1 GPUs wanted" in fleet.words("rare")
+                for each in fleet.deployments.values():
+                    each.loop.update_settings({"fleet.gpus": 2})
+        assert (fleet.gpus_of("rare"), fleet.gpus_of("main")) == (1, 1)
+
+
+@on_virtual_time
 async def test_who_leaves_a_free_gpu_to_another_that_waits_wakes_it():
     none, one = (PoolCounts(desired=n, starting=0, ready=n, draining=0) for n in (0, 1))
     fleet = Fleet({name: {"pools": {"mixed": {"min_replicas": 0}}} for name in "abc"}, gpus=1)
