@@ -151,6 +151,7 @@ class Planner:
         if config != self._configured:
             await self._stored(lambda: self._settings.rebase(config))
             self._configured = config
+            self._part.changed()
 
     async def update_settings(self, changes: Mapping[str, Any], by: str = "") -> dict[str, Any]:
         """Change settings while running, by dotted key; all changes in force. ConfigError when refused.

@@ -12,7 +12,8 @@ parts is the budget. Parts without one have no share, and what they hold does no
 each `fleet.gpu_type`; they have nothing to do with each other.
 
 Woken are, out of turn, those that hold more than is due to them when somebody waits for it or the budget
-became less, and those that wait when others hold less. `ask` runs beside the event loop.
+became less, and those that wait when others hold or need less, or the budget became more. `ask` runs beside
+the event loop.
 
 Engines that share a GPU do not move to another that is free. So one that waits for its own gets it from an
 idle application that holds more than its floor, whatever is free.
@@ -276,11 +277,29 @@ class BudgetPart:
             self._granted, self._waits = grant.gpus, 0 if grant.lent else division.waits(self.name)
             tell = division.over if self._waits or division.free < 0 else {}
             over = [self._budget.parts[name] for name in {*tell, *division.crowding} if name != self.name]
+            over += [part for part in self.others() if part.may_take(division)]
         for part in over:
             part.wake()
         if grant.gpus < self._minimum(self.config):
             raise PlanningError(f"fleet.gpus: not even min_replicas are free yet; {grant.words}")
         return grant
+
+    def changed(self) -> None:
+        """Wake those that may take what is free by the settings now in force."""
+        if not self.shares:
+            return
+        with self._budget.lock:
+            division = self._budget.division(self.gpu_type)
+            able = [part for part in self._budget.sharing(self.gpu_type) if part.may_take(division)]
+        for part in able:
+            part.wake()
+
+    def may_take(self, division: Division) -> bool:
+        """Whether GPUs are free that are due to it by what another has stated; else it waits for them."""
+        if self.grant is None or self.grant.lent or not self._stated:
+            return False
+        self._waits = max(0, division.due[self.name].gpus - self.holds)
+        return self._waits > 0 and division.grant(self.name).gpus > self.holds
 
     def _lent(self, grant: LiveGrant, losses: GpuLosses) -> LiveGrant:
         """Without what an engine of another waits for, from then on until something is asked of this one."""

@@ -202,7 +202,9 @@ class PlannerLoop:
             self.state.policy.check(config)
             self._context.part.check(config)
 
-        return self._context.settings.update(changes, check, author)
+        changed = self._context.settings.update(changes, check, author)
+        self._context.part.changed()
+        return changed
 
     async def _wait_until_ready(self) -> None:
         if self._counters.undecided_since is None:

@@ -5,17 +5,20 @@ import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 
 from actors.collector.interval import Measured, PoolLoad
-from actors.connectors.protocol import Action
+from actors.connectors.protocol import Action, PoolCounts
 from actors.planning.common_budget import GONE_S, CommonBudget
 from headway.config import ConfigError
 from headway.planning import PlanningError, Role
 from headway.planning.policies import refuse_simulated_only
+from headway.planning.sharing import GpuLosses
 from headway.planning.status_text import facts
 from tests.actors.planner_cases import (
     INTERVAL_S,
@@ -230,6 +233,64 @@ async def test_an_idle_model_of_a_higher_priority_yields_to_a_request_for_one_th
         assert (fleet.gpus_of("rare"), fleet.gpus_of("main")) == (0, 1)
     for each in fleet.deployments.values():
         assert [record["id"] for record in each.records()] == list(range(each.log.next_id))
+
+
+@on_virtual_time
+async def test_what_is_given_up_for_a_request_that_waits_is_taken_at_once():
+    sleepers = {"mixed": {"min_replicas": 0, "max_replicas": 1}}
+    fleet = Fleet({"rare": {"pools": sleepers}, "main": {"pools": sleepers}}, gpus=1, load={"rare": 0.0})
+    async with fleet.running():
+        # To shortly before a tick of `main`, which gives its GPU up after one of `rare` then.
+        await asyncio.sleep(10.5 * INTERVAL_S)
+        fleet.load["main"], free_s = 0.0, 0.0
+        while not fleet.gpus_of("rare"):
+            free_s += not fleet.gpus_of("main")
+            fleet["rare"].loop.held("gateway", 1)
+            await asyncio.sleep(1.0)
+        assert free_s <= INTERVAL_S / 2
+
+
+@on_virtual_time
+async def test_a_budget_that_grows_is_taken_at_once_by_who_waits():
+    sleepers = {"mixed": {"min_replicas": 0, "max_replicas": 1}}
+    main = {"mixed": {"min_replicas": 1, "max_replicas": 1}}
+    fleet = Fleet({"rare": {"pools": sleepers}, "main": {"pools": main}}, gpus=1, load={"rare": 0.0})
+    async with fleet.running():
+        # To a second after a tick of `main`.
+        await asyncio.sleep(10.8 * INTERVAL_S)
+        for second in range(int(INTERVAL_S / 2) + 1):
+            fleet["rare"].loop.held("gateway", 1)
+            await asyncio.sleep(1.0)
+            if second == 0:
+                assert "holds 0 of 1 GPUs wanted" in fleet.words("rare")
+                for each in fleet.deployments.values():
+                    each.loop.update_settings({"fleet.gpus": 2})
+        assert (fleet.gpus_of("rare"), fleet.gpus_of("main")) == (1, 1)
+
+
+@on_virtual_time
+async def test_who_leaves_a_free_gpu_to_another_that_waits_wakes_it():
+    none, one = (PoolCounts(desired=n, starting=0, ready=n, draining=0) for n in (0, 1))
+    fleet = Fleet({name: {"pools": {"mixed": {"min_replicas": 0}}} for name in "abc"}, gpus=1)
+    parts, woken = fleet.budget.parts, list[str]()
+    for name, part in parts.items():
+        part.wake = partial(woken.append, name)
+
+    def asked(name: str, lost_rps: float) -> int:
+        woken.clear()
+        losses = GpuLosses(minimum_gpus=0, lost_rps=np.array([lost_rps, 0.0]), waiting=1.0)
+        granted = parts[name].ask(losses, INTERVAL_S).gpus
+        parts[name].hold({Role.MIXED: one if granted else none}, settled=True)
+        return granted
+
+    assert (asked("a", 9.0), asked("b", 5.0)) == (1, 0)
+    # What has run ends, and nothing is held any more.
+    assert (asked("a", 0.0), woken) == (0, ["b"])
+    assert (asked("c", 6.0), asked("b", 0.5)) == (1, 0)
+    assert (asked("c", 0.1), woken) == (0, ["b"])
+    assert (asked("a", 0.2), woken) == (0, ["b"])
+    assert (asked("b", 0.1), woken) == (0, ["a"])
+    assert asked("a", 0.2) == 1
 
 
 @on_virtual_time
