@@ -215,6 +215,8 @@ class PlannerLoop:
             self._counters.state, self._counters.reason = "waiting", reason
             await asyncio.sleep(PROBE_S)
         self._counters.state, self._counters.reason = "running", ""
+        if self._counters.begun_at is None:
+            self._counters.begun_at = self._context.clock()
 
     async def _unready(self) -> str:
         """Empty, or what is not ready and why."""

@@ -35,14 +35,15 @@ class LoopCounters:
     """The loop's phase and its counts of ticks.
 
     `undecided_since` is when the loop began to wait for its first decision, or for one after it had to wait
-    again; None once it is made. `missed_ticks` were skipped, as a tick or a restart took longer than an
-    interval. `deciding_s` is the time of all `decided` ticks, `tick_s` that of the last; `decisions` count by
-    role and reason.
+    again; None once it is made. `begun_at` is when it was ready first. `missed_ticks` were skipped, as a tick
+    or a restart took longer than an interval. `deciding_s` is the time of all `decided` ticks, `tick_s` that
+    of the last; `decisions` count by role and reason.
     """
 
     state: PlannerPhase = "waiting"
     reason: str = "not started"
     undecided_since: float | None = None
+    begun_at: float | None = None
     ticks: int = 0
     late_ticks: int = 0
     missed_ticks: int = 0

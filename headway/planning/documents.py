@@ -146,10 +146,10 @@ class PlannerFigures(Document):
     """The planner's loop. `missed_ticks` were skipped, as a tick or a restart took more than an interval.
 
     `undecided_since`: since when it has waited for its first decision, or for one after it had to wait again;
-    null once it is made. `predictor`: the predictors that the policy uses, separated by commas, null for
-    none. `ready_within_s`: how long an engine may take to start. `deciding_s` is the time of
-    all `decided` ticks, `tick_s` that of the last; `decisions` count by role and reason (`REASONS`), since
-    the planner's process began.
+    null once it is made. `begun_at`: since when this process has planned. `predictor`: the predictors that
+    the policy uses, separated by commas, null for none. `ready_within_s`: how long an engine may take to
+    start. `deciding_s` is the time of all `decided` ticks, `tick_s` that of the last; `decisions` count by
+    role and reason (`REASONS`), since the planner's process began.
     """
 
     state: PlannerPhase
@@ -159,6 +159,7 @@ class PlannerFigures(Document):
     predictor: str | None = None
     interval_s: float | None = None
     undecided_since: float | None = None
+    begun_at: float | None = None
     ready_within_s: float | None = None
     max_gpu_budget: int | None = None
     ticks: int | None = None

@@ -45,6 +45,8 @@ UNWELL: frozenset[State] = frozenset({"stuck", "stopped", "burning", "blind", "h
 
 LASTING = 3.0
 """Intervals without a decision that are a hindrance."""
+BEGINS = 3.0
+"""Intervals until a first one is measured: planners of a fleet tick apart, and waking begins one anew."""
 PERIOD_S = 30 * 86400.0
 """The theory's 30 days."""
 ROUNDING = 1e-9
@@ -89,6 +91,8 @@ def health(status: StatusDocument, now_s: float) -> Health:
         state, text = "burning", f"Burning: {_burning(status, missed, now_s)}{_also(hindered)}"
     elif blind := _blind(status, now_s):
         state, text = "blind", f"Blind: {blind}; replica counts stay{_also(hindered)}"
+        if _begins(status, now_s):
+            state, text = "waiting", f"Waiting for the first interval; {_fleet(status)}{_also(hindered)}"
     elif hindered:
         state, text = "hindered", f"Hindered: {hindered}{_also(_kept(status))}"
     elif stalled := _stalled(status, now_s):
@@ -323,6 +327,14 @@ def _blind(status: StatusDocument, now_s: float) -> str:
     seen_s = status.seen_at.get("metrics")
     lasts = "" if seen_s is None or seen_s > now_s else f" for {duration(round(now_s - seen_s))}"
     return f"no metrics{lasts} ({data.detail or data.status})"
+
+
+def _begins(status: StatusDocument, now_s: float) -> bool:
+    """True if it decided before a whole interval could be measured, as a request woke it."""
+    planner, health = status.planner, (status.measured or MeasuredFigures()).health
+    if planner.begun_at is None or health.status != "starting" or "metrics" in status.seen_at:
+        return False
+    return now_s - planner.begun_at <= BEGINS * (planner.interval_s or 0.0)
 
 
 def _hindrances(status: StatusDocument, now_s: float) -> Iterator[str]:

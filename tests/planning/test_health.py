@@ -291,6 +291,14 @@ def test_before_it_plans_and_without_requests() -> None:
             "waiting",
             "Waiting for the first interval; 1 prefill, 3 decode ready",
         )
+    # Woken by a request within its first interval.
+    measured = {"health": {"status": "starting", "detail": "no whole interval has been read yet"}}
+    planner = {"state": "running", "ticks": 1, "interval_s": 60.0, "begun_at": NOW_S - 170.0}
+    woken = status(attainment={}, measured=measured, planner=planner)
+    assert health(woken, NOW_S) == ("waiting", "Waiting for the first interval; 1 prefill, 3 decode ready")
+    assert health(woken, NOW_S + 60.0).state == "blind"
+    seen = status(attainment={}, measured=measured, planner=planner, seen_at={"metrics": NOW_S})
+    assert health(seen, NOW_S).state == "blind"
     idle = health(status(attainment={}, planner={"state": "running", "dry_run": True}), NOW_S)
     assert idle == (
         "idle",
