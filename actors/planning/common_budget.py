@@ -295,11 +295,12 @@ class BudgetPart:
             part.wake()
 
     def may_take(self, division: Division) -> bool:
-        """Whether GPUs are free that are due to it by what another has stated; else it waits for them."""
+        """Whether GPUs are free that are due to it beyond its last grant; else it waits for what is due."""
         if self.grant is None or self.grant.lent or not self._stated:
             return False
-        self._waits = max(0, division.due[self.name].gpus - self.holds)
-        return self._waits > 0 and division.grant(self.name).gpus > self.holds
+        had = max(self.holds, self.grant.gpus)
+        self._waits = max(0, division.due[self.name].gpus - had)
+        return self._waits > 0 and division.grant(self.name).gpus > had
 
     def _lent(self, grant: LiveGrant, losses: GpuLosses) -> LiveGrant:
         """Without what an engine of another waits for, from then on until something is asked of this one."""

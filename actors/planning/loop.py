@@ -119,6 +119,8 @@ class PlannerLoop:
         self._begun, self._woken = asyncio.Event(), asyncio.Event()
         self._known_held = 0
         """Requests that waited for the first replica of a pool as the last tick began."""
+        self._held_ended = False
+        """Those have ended since."""
         self._rehearsed: tuple[int, int] | None = None
         self._on: asyncio.AbstractEventLoop | None = None
         self._ticked_s = 0.0
@@ -163,9 +165,13 @@ class PlannerLoop:
         in vain, as others of the common budget hold the GPUs.
         """
         state, now_s = self.state, self._context.clock()
+        self._held_ended |= not state.held_now(now_s)
         state.held[gateway] = requests, now_s
-        if not self._known_held and any(pool.desired == 0 for pool in state.counts.values()):
-            self._woken.set()
+        if any(pool.desired == 0 for pool in state.counts.values()):
+            if not self._known_held:
+                self._woken.set()
+            elif self._held_ended and requests:
+                self._wake()
         policy = None if state.policy.in_force is None else state.policy.in_force.policy
         if not isinstance(policy, KnowsStarts):
             return None, self._lacks_gpus
@@ -318,7 +324,7 @@ class PlannerLoop:
         if self._again is not None:
             self._again.cancel()
             self._again = None
-        self._known_held = self.state.held_now(now_s)
+        self._known_held, self._held_ended = self.state.held_now(now_s), False
         counters.ticks += 1
         counters.missed_ticks += missed
         counters.late_ticks += is_late(time, now_s, self.state.policy.interval_s)

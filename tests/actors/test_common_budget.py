@@ -236,6 +236,25 @@ async def test_an_idle_model_of_a_higher_priority_yields_to_a_request_for_one_th
 
 
 @on_virtual_time
+async def test_a_request_that_waits_after_others_gave_up_is_seen_before_the_next_tick():
+    sleepers = {"mixed": {"min_replicas": 0, "max_replicas": 1}}
+    main = {"pools": {"mixed": {"min_replicas": 1, "max_replicas": 1}}}
+    fleet = Fleet({"rare": {"pools": sleepers}, "main": main}, gpus=1, load={"rare": 0.0})
+    async with fleet.running():
+        await asyncio.sleep(10 * INTERVAL_S)
+        rare, ticks = fleet["rare"], len(fleet["rare"].times())
+        rare.loop.held("gateway", 1)
+        await asyncio.sleep(1.0)
+        rare.loop.held("gateway", 1)
+        await asyncio.sleep(4.5)
+        assert len(rare.times()) == ticks + 1
+        rare.loop.held("gateway", 1)
+        await asyncio.sleep(0.5)
+        assert len(rare.times()) == ticks + 2
+        assert out_of_turn(rare) == 2
+
+
+@on_virtual_time
 async def test_what_is_given_up_for_a_request_that_waits_is_taken_at_once():
     sleepers = {"mixed": {"min_replicas": 0, "max_replicas": 1}}
     fleet = Fleet({"rare": {"pools": sleepers}, "main": {"pools": sleepers}}, gpus=1, load={"rare": 0.0})
