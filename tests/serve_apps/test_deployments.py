@@ -11,7 +11,14 @@ from serve_apps import deployments
 from serve_apps.deployments import Decode, EngineReplica, Mixed, Prefill, gpu_type_of_node
 from serve_apps.engines.protocol import EngineFailed, EngineRequest, KvHandle, TokenChunk
 from tests.engines.engine_cases import MIXED, SPLIT, config_of, request, route
-from tests.engines.virtual_loop import on_virtual_time, run
+from tests.engines.virtual_loop import on_virtual_time
+
+
+async def begun(kind: type[EngineReplica], *given) -> EngineReplica:
+    """As Serve makes one, whose constructor it awaits."""
+    made = kind.__new__(kind)
+    await made.__init__(*given)
+    return made
 
 
 @pytest.fixture
@@ -19,14 +26,14 @@ def replica(monkeypatch):
     """A maker of replicas, as Serve would start them."""
     names = iter(range(100))
 
-    def make(kind: type[EngineReplica], **engine) -> EngineReplica:
+    async def make(kind: type[EngineReplica], **engine) -> EngineReplica:
         replica_id = SimpleNamespace(unique_id=f"{kind.__name__}-{next(names)}")
         monkeypatch.setattr(
             deployments.serve,
             "get_replica_context",
             lambda: SimpleNamespace(replica_id=replica_id, app_name="headway"),
         )
-        return kind(config(kind, **engine))
+        return await begun(kind, config(kind, **engine))
 
     return make
 
@@ -47,7 +54,7 @@ async def counted(decoding: Decode, request: EngineRequest, kv: KvHandle | None)
 @pytest.mark.parametrize(("first", "second"), [(Prefill, Decode), (Mixed, Mixed)])
 @on_virtual_time
 async def test_a_request_in_two_parts(replica, first, second):
-    prefilling, decoding = replica(first), replica(second)
+    prefilling, decoding = await replica(first), await replica(second)
     kv = await prefilling.prefill(asked())
     assert kv.engine_id == prefilling.replica
     assert (await counted(decoding, asked(), kv)) == 6
@@ -55,7 +62,7 @@ async def test_a_request_in_two_parts(replica, first, second):
 
 @on_virtual_time
 async def test_a_cancelled_call_does_not_end_the_one_made_again(replica):
-    prefilling = replica(Prefill)
+    prefilling = await replica(Prefill)
     calls = [asyncio.create_task(prefilling.prefill(request(input_tokens=9_000))) for _ in range(2)]
     await asyncio.sleep(0.01)
     calls[0].cancel()
@@ -65,7 +72,7 @@ async def test_a_cancelled_call_does_not_end_the_one_made_again(replica):
 
 @on_virtual_time
 async def test_routers_see_totals_and_busy_time_of_a_replica_that_does_both_parts(replica):
-    engine = replica(Mixed)
+    engine = await replica(Mixed)
     assert await counted(engine, asked(), None) == 6
     stats = await engine.record_routing_stats()
     assert (stats["prompt_tokens"], stats["cached_tokens"], stats["external_tokens"]) == (20, 0, 0)
@@ -80,7 +87,7 @@ async def test_routers_see_the_gpu_type_of_the_settings_or_else_of_the_node(
     replica, monkeypatch, engine, told
 ):
     monkeypatch.setattr(deployments, "gpu_type_of_node", lambda: "H100")
-    mixed = replica(Mixed, **engine)
+    mixed = await replica(Mixed, **engine)
     assert ((await mixed.record_routing_stats())["gpu_type"], (await mixed.describe())["gpu_type"]) == (
         told,
         told,
@@ -113,7 +120,7 @@ def reports(monkeypatch) -> Reports:
 @pytest.mark.parametrize(("kind", "phases"), [(Prefill, ["prefill"]), (Mixed, ["prefill", "decode"])])
 @on_virtual_time
 async def test_replicas_report_what_they_see_where_the_profile_is_refined(replica, reports, kind, phases):
-    serving = replica(kind, refinement={"enabled": True, "report_interval_s": 2.5})
+    serving = await replica(kind, refinement={"enabled": True, "report_interval_s": 2.5})
     if kind is Mixed:
         await counted(serving, asked(20), None)
     else:
@@ -126,13 +133,14 @@ async def test_replicas_report_what_they_see_where_the_profile_is_refined(replic
     assert [seen.phase.value for seen in meter.take()] == phases
 
 
-def test_replicas_of_a_gpu_type_with_a_profile_of_its_own_do_not_report(replica, reports):
-    replica(Prefill, refinement={"enabled": False})
+@on_virtual_time
+async def test_replicas_of_a_gpu_type_with_a_profile_of_its_own_do_not_report(replica, reports):
+    await replica(Prefill, refinement={"enabled": False})
     settings = config(Prefill, gpu_type="L20").model_dump()
     named = settings | {"routing": {"gpu_profiles": {"L20": "qwen3-32b_h100_tp2"}}}
-    Prefill(HeadwayConfig.model_validate(named))
+    await begun(Prefill, HeadwayConfig.model_validate(named))
     assert reports.meters == []
-    Prefill(HeadwayConfig.model_validate(settings))
+    await begun(Prefill, HeadwayConfig.model_validate(settings))
     assert len(reports.meters) == 1
 
 
@@ -198,17 +206,17 @@ class Endless:
             self.closed = True
 
 
-def endless(monkeypatch, size=1, *, fails=False) -> tuple[Mixed, Endless]:
+async def endless(monkeypatch, size=1, *, fails=False) -> tuple[Mixed, Endless]:
     context = SimpleNamespace(replica_id=SimpleNamespace(unique_id="r"), app_name="headway")
     monkeypatch.setattr(deployments.serve, "get_replica_context", lambda: context)
     engine = Endless(size, fails)
-    return Mixed(config(Mixed), lambda *_: engine), engine
+    return await begun(Mixed, config(Mixed), lambda *_: engine), engine
 
 
 @pytest.mark.parametrize(("size", "chunks"), [(1, 6), (4, 2), (6, 1), (100, 1)])
 @on_virtual_time
 async def test_a_stream_ends_at_max_tokens_whatever_the_engine_does(monkeypatch, size, chunks):
-    replica, engine = endless(monkeypatch, size)
+    replica, engine = await endless(monkeypatch, size)
     made = [chunk async for chunk in replica.decode(asked(6), None)]
     assert sum(chunk.tokens for chunk in made) == 6
     assert [chunk.finish_reason for chunk in made] == [None] * (chunks - 1) + ["length"]
@@ -216,16 +224,17 @@ async def test_a_stream_ends_at_max_tokens_whatever_the_engine_does(monkeypatch,
     assert engine.made == chunks
 
 
-def test_what_an_engine_raises_is_the_failure_of_the_engine(monkeypatch):
-    replica, _ = endless(monkeypatch, fails=True)
+@on_virtual_time
+async def test_what_an_engine_raises_is_the_failure_of_the_engine(monkeypatch):
+    replica, _ = await endless(monkeypatch, fails=True)
     with pytest.raises(EngineFailed, match=r"^RuntimeError: out of memory$"):
-        run(counted(replica, asked(6), None))
+        await counted(replica, asked(6), None)
 
 
 @pytest.mark.usefixtures("reports")
 @on_virtual_time
 async def test_an_engine_that_hangs_under_work_is_replaced_where_the_settings_say_so(replica):
-    kept, replaced = replica(Mixed), replica(Mixed, restart_silent_after_s=20.0)
+    kept, replaced = await replica(Mixed), await replica(Mixed, restart_silent_after_s=20.0)
     working = []
     for engine in (kept, replaced):
         await engine.inject("stall")
